@@ -1,0 +1,86 @@
+# Two commands matter: `make run` and `make test`. Each sets up everything it needs and is quick the second time.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ARGS ?=
+
+.PHONY: help
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): requirements-dev.lock pyproject.toml
+	@echo "==> setting up $(VENV) (once)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ateplace needs Python 3.11 or later: set PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV) || { echo "python3 cannot make virtual environments: install the package python3-venv"; exit 1; }
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-dev.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: setup
+setup: $(READY) ## Make the virtual environment and the control-plane binaries
+	@$(BIN)/python -m local
+
+.PHONY: run
+run: setup ## See ateplace work on this machine (ARGS=--once: play the scenario, check it, exit)
+	@$(BIN)/ateplace up $(ARGS)
+
+.PHONY: test
+test: setup ## Everything that ends in 15 minutes
+	$(BIN)/pytest -m "not slow and not long" $(ARGS)
+
+.PHONY: test-faults
+test-faults: setup ## Kill, cut and starve things
+	$(BIN)/pytest tests/faults -m "not slow" $(ARGS)
+
+.PHONY: test-slow
+test-slow: setup ## Tests marked slow, wherever they are
+	$(BIN)/pytest tests -m slow --timeout 3600 $(ARGS)
+
+.PHONY: bench-webhook
+bench-webhook: $(READY) ## The webhook against a Go one on controller-runtime (about 3 minutes)
+	@$(BIN)/python -m bench.webhook $(ARGS)
+
+.PHONY: bench-extender
+bench-extender: $(READY) ## Filter with 5,000 node names against a canned answer
+	$(BIN)/python -m bench.extender $(ARGS)
+
+.PHONY: bench-burst
+bench-burst: setup ## Bursts of ateoms against the stock scheduler, alternating (ARGS=--help)
+	$(BIN)/python -m bench.burst $(ARGS)
+
+.PHONY: bench-headroom
+bench-headroom: setup ## A burst on a full cluster with and without headroom; draws docs/images/headroom.svg
+	$(BIN)/python -m bench.headroom $(ARGS)
+
+.PHONY: bench-scale
+bench-scale: setup ## Extender and reconciler on 1,000 nodes: time to claim them, memory, idle CPU (about 4 minutes)
+	$(BIN)/python -m bench.scale $(ARGS)
+
+.PHONY: check
+check: $(READY) ## Linters, types and import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(READY) ## Put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: lock
+lock: $(READY) ## Resolve the dependencies again
+	@$(BIN)/pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --output-file requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements.lock --group dev --output-file requirements-dev.lock pyproject.toml
+
+.PHONY: drop-build-cache
+drop-build-cache: $(READY) ## Free the disk space that building the control plane took (the binaries stay)
+	@$(BIN)/python -m local --drop-build-cache
+
+.PHONY: clean
+clean: ## Remove the virtual environment and caches in the tree
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
