@@ -1,0 +1,26 @@
+"""`python -m local`: have the control plane's binaries ready, with progress; `--drop-build-cache` frees disk space."""
+
+import sys
+
+from ateplace.errors import LocalError
+from local.binaries import drop_build_cache, resolve
+
+
+def main() -> int:
+    """The exit code: 0, 1 when nothing can work here, 130 when interrupted."""
+    if sys.argv[1:] == ["--drop-build-cache"]:
+        drop_build_cache()
+        return 0
+    try:
+        resolve()
+    except LocalError as error:
+        sys.stderr.write(f"ateplace: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted; what is done so far is kept\n")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

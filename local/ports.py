@@ -1,0 +1,45 @@
+"""Ports and loopback networks that are ours for as long as we hold them.
+
+A reserved port is bound, not listened on, with SO_REUSEPORT. The Kubernetes binaries and etcd can share a port in
+that way, nobody else can take it in between, and the kernel frees it with our process.
+"""
+
+import socket
+
+from ateplace.errors import LocalError
+
+NETWORK_GUARD = 20099
+"""Binding 127.x.255.254 on this port marks the service network 127.x.0.0/16 as taken."""
+
+
+class Reservations:
+    """Ports and one service network, held until `release`."""
+
+    def __init__(self) -> None:
+        self._held: list[socket.socket] = []
+
+    def port(self) -> int:
+        """A free port on 127.0.0.1."""
+        held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("127.0.0.1", 0))
+        self._held.append(held)
+        return int(held.getsockname()[1])
+
+    def service_network(self) -> str:
+        """A /16 of loopback addresses that no other plane on this machine uses."""
+        for second in range(96, 128):
+            guard = socket.socket()
+            try:
+                guard.bind((f"127.{second}.255.254", NETWORK_GUARD))
+            except OSError:
+                guard.close()
+                continue
+            self._held.append(guard)
+            return f"127.{second}.0.0/16"
+        raise LocalError("32 planes run on this machine already")
+
+    def release(self) -> None:
+        """Give everything back."""
+        while self._held:
+            self._held.pop().close()
