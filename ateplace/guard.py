@@ -1,0 +1,297 @@
+"""One HTTP connection, with limits: uvicorn's httptools protocol that trusts no client.
+
+    (accepted) ──> Idle ──first byte──> Head ──headers end──> Body ──last byte──> Busy ──answer sent──> Idle
+                    │                    │                     │                   │
+               keep-alive            deadline,             deadline,          pipelined request,
+                 is over          too many bytes        too many bytes       drain: answer, then
+                    v                    v                     v                   v
+                 Closing <───────────  Refused (answered; whatever still comes is thrown away)
+
+The application sees a request only when all of it has arrived, so it cannot be held up by a client, and never
+sees one that is too large. There are no timers per request: a connection carries the time at which it is due,
+from the server's coarse clock, and the server's sweep looks at all of them a few times a second. That is also
+cheaper than the timer which uvicorn arms and cancels around each request.
+
+Requests are not pipelined: a second request that arrives before the first is answered makes that answer the
+connection's last, which HTTP/1.1 allows and which no client of ours ever meets.
+"""
+
+import asyncio
+import logging
+import math
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+log = logging.getLogger(__name__)
+
+LINGER: Final = 1.0
+"""Seconds for a refused client to read why, before its connection is closed."""
+
+CLOSE: Final = 2.0
+"""Seconds for a close (TLS says goodbye first) before the connection is dropped."""
+
+NEVER: Final = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one server takes from its clients; the defaults are those of `settings.Serve`."""
+
+    body_bytes: int
+    header_bytes: int = 64 * 1024
+    request_deadline: float = 10.0
+    """Seconds for the TLS handshake, for the first byte, and from a request's first byte to its last."""
+    max_connections: int = 512
+    held_bytes: int = 64 * 1024 * 1024
+    """Bytes of unfinished and unanswered large requests, all connections together: a process has one memory."""
+    keep_alive: float = 120.0
+    """Seconds between requests. Go's clients keep idle connections for 90 s and do not repeat a POST that
+    meets a closing one, so the server must be the more patient side."""
+
+
+class Phase(Enum):
+    IDLE = "idle"
+    HEAD = "head"
+    BODY = "body"
+    BUSY = "busy"
+    REFUSED = "refused"
+    CLOSING = "closing"
+
+
+Accepts = Callable[[ssl.SSLObject], str | None]
+"""Why a client may not stay, judged by its certificate right after the handshake; None when it may."""
+
+
+class Guard:
+    """What the connections of one server share."""
+
+    def __init__(self, limits: Limits, refused: Callable[[str], None], accepts: Accepts | None = None) -> None:
+        self.limits = limits
+        self.accepts = accepts
+        self.refused = refused
+        self.quiescing = False
+        self.now = 0.0
+        self.held = 0
+        self.open: set[object] = set()
+        """A token for every connection from its accept, so that handshakes count, until it is lost."""
+        self.lost = asyncio.Event()
+
+    def forget(self, token: object) -> None:
+        """A connection is gone, or never came about; may be said twice."""
+        self.open.discard(token)
+        self.lost.set()
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """See the module."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        token: object,
+        config: Config,
+        state: ServerState,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(config=config, server_state=state, app_state={}, _loop=loop)
+        self.guard = guard
+        self.token = token
+        self.phase = Phase.IDLE
+        self.due = guard.now + guard.limits.request_deadline
+        self.waiting: tuple[RequestResponseCycle, ASGI3Application] | None = None
+        self.read_bytes = 0
+        self.head_bytes = 0
+        self.raw_bytes = 0
+        self.ended = False
+        self.stalled = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        accepts = self.guard.accepts
+        if accepts is None:
+            return
+        tls = transport.get_extra_info("ssl_object")
+        reason = "it does not speak TLS" if tls is None else accepts(tls)
+        if reason is not None:
+            log.warning("client refused", extra={"reason": reason})
+            self.guard.refused("client")
+            self._closing()
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.phase is Phase.REFUSED or self.phase is Phase.CLOSING:
+            return
+        self.ended = False
+        self.read_bytes = len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            if self.cycle is not None:
+                self.cycle.keep_alive = False
+        except httptools.HttpParserError:
+            if self.phase is Phase.BUSY:
+                self.cycle.keep_alive = False
+            else:
+                self.refuse(400, "malformed")
+            return
+        limits = self.guard.limits
+        if self.phase is Phase.HEAD:
+            # A read that also ended an earlier request does not say how much of it is header; it is one read.
+            if not self.ended:
+                self.head_bytes += len(data)
+            if self.head_bytes > limits.header_bytes:
+                self.refuse(431, "headers")
+        elif self.phase is Phase.BODY:
+            # The body itself is counted in on_body; this bounds chunk framing and trailers.
+            self.raw_bytes += len(data)
+            self.guard.held += len(data)
+            if self.raw_bytes > 2 * limits.body_bytes + limits.header_bytes:
+                self.refuse(413, "body")
+            elif self.guard.held > limits.held_bytes:
+                self.refuse(503, "memory")
+
+    def on_message_begin(self) -> None:
+        if self.phase is Phase.BUSY:
+            self.cycle.keep_alive = False
+        if self.phase is not Phase.IDLE:
+            return
+        super().on_message_begin()
+        self.phase = Phase.HEAD
+        self.head_bytes = 0
+        self.due = self.guard.now + self.guard.limits.request_deadline
+
+    def on_url(self, url: bytes) -> None:
+        if self.phase is Phase.HEAD:
+            self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.phase is not Phase.HEAD:
+            return  # a trailer, or the header of a request that was refused
+        name = name.lower()
+        self.headers.append((name, value))
+        if name == b"content-length":
+            if int(value) > self.guard.limits.body_bytes:
+                self.refuse(413, "body")
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+
+    def on_headers_complete(self) -> None:
+        if self.phase is not Phase.HEAD:
+            return
+        limit = self.guard.limits.header_bytes
+        if self.head_bytes + self.read_bytes > limit:
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if size > limit:
+                self.refuse(431, "headers")
+                return
+        self.phase = Phase.BODY
+        super().on_headers_complete()
+        if self.expect_100_continue:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.cycle.waiting_for_100_continue = False
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """Called by uvicorn at the end of the headers; we wait for the end of the body."""
+        self.waiting = (cycle, app)
+
+    def on_body(self, body: bytes) -> None:
+        if self.phase is not Phase.BODY:
+            return
+        received = self.cycle.body
+        received += body
+        if len(received) > self.guard.limits.body_bytes:
+            self.refuse(413, "body")
+
+    def on_message_complete(self) -> None:
+        self.ended = True
+        if self.phase is not Phase.BODY or self.waiting is None:
+            return
+        self.phase = Phase.BUSY
+        self.due = NEVER
+        cycle, app = self.waiting
+        self.waiting = None
+        if self.guard.quiescing:
+            cycle.keep_alive = False
+        cycle.more_body = False
+        cycle.message_event.set()
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.raw_bytes:
+            self._release()
+        if self.cycle.keep_alive:
+            self.phase = Phase.IDLE
+            if not self.stalled:
+                self.due = self.guard.now + self.guard.limits.keep_alive
+        else:
+            self._closing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._release()
+        self.guard.forget(self.token)
+
+    def refuse(self, status: int, reason: str) -> None:
+        """Answer with a status and throw away what still comes: a close now would take the answer with it."""
+        if self.phase is Phase.REFUSED:
+            return
+        self.guard.refused(reason)
+        self._release()
+        self.phase = Phase.REFUSED
+        self.waiting = None
+        self.cycle = None  # type: ignore[assignment]
+        self.due = self.guard.now + LINGER
+        self.transport.write(STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n")
+
+    def expire(self) -> None:
+        """The sweep found this connection due."""
+        match self.phase:
+            case Phase.IDLE | Phase.REFUSED:
+                self._closing()
+                self.transport.close()
+            case Phase.HEAD | Phase.BODY:
+                self.refuse(408, "deadline")
+            case Phase.BUSY | Phase.CLOSING:
+                self.transport.abort()
+
+    def drop(self) -> None:
+        """Make room for another one, now."""
+        self._closing()
+        self.transport.abort()
+
+    def watch_writes(self) -> None:
+        """Called by every sweep: a client that does not read gets as long as one that does not write."""
+        if self.phase is not Phase.BUSY and self.phase is not Phase.IDLE:
+            return
+        if self.flow.write_paused != self.stalled:
+            self.stalled = self.flow.write_paused
+            if self.stalled:
+                self.due = self.guard.now + self.guard.limits.request_deadline
+            else:
+                self.due = NEVER if self.phase is Phase.BUSY else self.guard.now + self.guard.limits.keep_alive
+
+    def shutdown(self) -> None:
+        """Close now when nothing is under way, else after the answer."""
+        if self.phase is Phase.IDLE:
+            self._closing()
+            self.transport.close()
+        elif self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    def _release(self) -> None:
+        self.guard.held -= self.raw_bytes
+        self.raw_bytes = 0
+
+    def _closing(self) -> None:
+        self.phase = Phase.CLOSING
+        self.due = self.guard.now + CLOSE

@@ -1,0 +1,61 @@
+"""Every name that ateplace shares with a cluster, in one place.
+
+They are compatible with agent-substrate #134. The ones an installation may have to change (upstream is moving to
+one atelet DaemonSet per version) are defaults of `ateplace.settings.Substrate`; the rest are constants.
+"""
+
+from typing import Final
+
+GROUP: Final = "ate.dev"
+POOL_VERSION: Final = "v1alpha1"
+POOL_KIND: Final = "WorkerPool"
+POOL_PLURAL: Final = "workerpools"
+
+POOL_LABEL: Final = "ate.dev/worker-pool"
+"""On every ateom pod, set upstream: the name of its WorkerPool."""
+POOL_UID_LABEL: Final = "ate.dev/worker-pool-uid"
+"""On every ateom pod, set by our webhook from the live WorkerPool."""
+PLACEHOLDER_LABEL: Final = "ateplace.ate.dev/placeholder"
+"""On every placeholder pod: the name of its WorkerPool."""
+
+NODE_LABEL: Final = "ate.dev/atelet"
+"""On a Node, with the value "true", exactly while it carries at least one claim."""
+CLAIM_PREFIX: Final = "ate.dev/claim."
+"""A Node's annotation `ate.dev/claim.<WorkerPool UID>`; its value is an RFC 3339 time, or empty."""
+FINALIZER: Final = "ate.dev/release-node-claims"
+
+HEADROOM_ANNOTATION: Final = "ateplace.ate.dev/headroom"
+HEADROOM_WARM_ANNOTATION: Final = "ateplace.ate.dev/headroom-warm"
+
+INIT_CONTAINER: Final = "wait-for-atelet"
+ATELET_NAMESPACE: Final = "ate-system"
+ATELET_DAEMONSET: Final = "atelet"
+ATELET_PORT: Final = 8085
+
+NAMESPACE: Final = "ateplace-system"
+ATEOM_PRIORITY_CLASS: Final = "ateplace-ateom"
+PLACEHOLDER_PRIORITY_CLASS: Final = "ateplace-placeholder"
+SCHEDULER: Final = "ateplace-scheduler"
+WEBHOOK_CONFIGURATION: Final = "ateplace"
+WEBHOOK_SERVICE: Final = "ateplace-webhook"
+EXTENDER_SERVICE: Final = "ateplace-extender"
+EXTENDER_CLIENT: Final = "ateplace-scheduler"
+"""The common name, and the DNS name, of the client certificate that the extender accepts."""
+
+CA_CERTIFICATE: Final = "ateplace-ca"
+"""The Secret with the authority's key, for the reconciler's leader alone; the others are for those who mount them."""
+WEBHOOK_CERTIFICATE: Final = "ateplace-webhook-tls"
+EXTENDER_CERTIFICATE: Final = "ateplace-extender-tls"
+SCHEDULER_CERTIFICATE: Final = "ateplace-scheduler-client"
+TRUST_ANNOTATION: Final = "ateplace.ate.dev/trusts"
+"""On the scheduler's pod template: which authorities it has read. A change of it restarts the scheduler."""
+
+
+def claim_key(pool_uid: str) -> str:
+    """The annotation that says, on a Node, that the pool with this UID needs atelet there."""
+    return CLAIM_PREFIX + pool_uid
+
+
+def claimed_pool(annotation: str) -> str | None:
+    """The pool UID of a claim annotation's key; None when the key is not a claim."""
+    return annotation[len(CLAIM_PREFIX) :] if annotation.startswith(CLAIM_PREFIX) else None

@@ -1,0 +1,289 @@
+"""Settings: one frozen, grouped, documented model.
+
+Three sources, the later wins: a YAML file (`ATEPLACE_SETTINGS` or `--settings`), the environment
+(`ATEPLACE_<GROUP>_<FIELD>`, e.g. `ATEPLACE_WEBHOOK_PORT=9443`), flags (`--set webhook.port=9443`). An unknown key in
+any of them is refused.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ateplace import names
+from ateplace.errors import SettingsError
+
+PREFIX = "ATEPLACE_"
+FILE_VARIABLE = "ATEPLACE_SETTINGS"
+NOT_SETTINGS = (FILE_VARIABLE, "ATEPLACE_CONTROL_PLANE_BIN", "ATEPLACE_CACHE", "ATEPLACE_DOWNLOAD_")
+"""Beginnings of variables with our prefix that the local control plane reads."""
+
+SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT)|PORT_\d+_)")
+"""The kubelet's variables for our own Services: ATEPLACE_WEBHOOK_SERVICE_HOST, ATEPLACE_WEBHOOK_PORT=tcp://…"""
+
+BUSYBOX = "docker.io/library/busybox:1.37@sha256:9db7b59979c38555a39def84a31fb98b5296952f9e3afd4f6f11f05b07adfab0"
+PAUSE = "registry.k8s.io/pause:3.10@sha256:ee6521f290b2168b6e0935a181d4cff9be1ac3f505666ef0e3c98fae8199917a"
+
+
+class Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Substrate(Group):
+    """How Agent Substrate names its things."""
+
+    pool_label: str = names.POOL_LABEL
+    """Label on ateom pods that holds their WorkerPool's name."""
+    atelet_namespace: str = names.ATELET_NAMESPACE
+    """Namespace of the atelet DaemonSet."""
+    atelet_daemonset: str = names.ATELET_DAEMONSET
+    """Name of the atelet DaemonSet."""
+    atelet_selector: str = "app=atelet"
+    """Label selector of atelet's pods."""
+    atelet_port: int = Field(names.ATELET_PORT, ge=1, le=65535)
+    """Port on which atelet serves on its node's address."""
+
+
+class Cluster(Group):
+    """How to reach and trust the API server."""
+
+    kubeconfig: str = ""
+    """Path of a kubeconfig; empty means the pod's ServiceAccount, else $KUBECONFIG, else ~/.kube/config."""
+    namespace: str = names.NAMESPACE
+    """Namespace that ateplace itself runs in."""
+    request_timeout: float = Field(10.0, gt=0, le=60)
+    """Seconds that one request to the API server may take."""
+    stale_after: float = Field(75.0, gt=0)
+    """Seconds without a sign of life after which a watch counts as stale (bookmarks come once a minute)."""
+
+
+class Serve(Group):
+    """What every server of ours does."""
+
+    host: str = "::"
+    """Address to listen on; `::` takes IPv4 as well."""
+    health_port: int = Field(8080, ge=0, le=65535)
+    """Port for /healthz, /readyz and /metrics."""
+    debug_port: int = Field(0, ge=0, le=65535)
+    """Loopback port for profiling; 0 is off."""
+    max_connections: int = Field(512, ge=1)
+    """Connections open at once on a TLS port; one more takes the place of the one idle for longest, or is closed."""
+    header_bytes: int = Field(64 * 1024, ge=1024)
+    """Bytes of request line and headers before a connection is closed."""
+    request_deadline: float = Field(10.0, gt=0)
+    """Seconds from a request's first byte until it has arrived whole; slower clients are closed."""
+    drain: float = Field(3.0, ge=0)
+    """Seconds after SIGTERM during which new calls are still taken, until Services have noticed."""
+    grace: float = Field(20.0, ge=0)
+    """Seconds that requests under way may take after that."""
+
+
+class Webhook(Group):
+    """The mutating admission webhook."""
+
+    port: int = Field(8443, ge=0, le=65535)
+    """Port for admission reviews (TLS)."""
+    tls_directory: str = "/etc/ateplace/webhook-tls"
+    """Directory with tls.crt, tls.key and ca.crt, mounted from a Secret (ours or cert-manager's)."""
+    body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
+    """Largest admission review taken; a larger one is answered 413."""
+    init_image: str = BUSYBOX
+    """Image of the `wait-for-atelet` init container: any with a shell and busybox's nc."""
+    init_deadline: int = Field(0, ge=0)
+    """Seconds after which `wait-for-atelet` fails with a message; 0 waits for ever."""
+    priority_class: str = names.ATEOM_PRIORITY_CLASS
+    """PriorityClass that ateoms get."""
+    priority_policy: Literal["IfUnset", "Always", "Never"] = "IfUnset"
+    """When to set it; the cluster's default class counts as unset."""
+    scheduler_name: str = names.SCHEDULER
+    """Scheduler for ateoms that name none; empty leaves the default one."""
+    gating_resource: str = ""
+    """Extended resource put on our init container, for the kube-scheduler-config mode; empty is off."""
+
+
+class Extender(Group):
+    """The kube-scheduler extender."""
+
+    port: int = Field(8444, ge=0, le=65535)
+    """Port for the scheduler's calls (mutual TLS)."""
+    tls_directory: str = "/etc/ateplace/extender-tls"
+    """Directory with tls.crt, tls.key and ca.crt, mounted from a Secret (ours or cert-manager's)."""
+    client_name: str = names.EXTENDER_CLIENT
+    """DNS name in the client certificate that may call us."""
+    body_bytes: int = Field(8 * 1024 * 1024, ge=1024)
+    """Largest call taken (5,000 node names are 150 KB, a pod up to 1.5 MB)."""
+    deadline: float = Field(4.0, gt=0)
+    """Seconds a verb may take; keep it under half of the scheduler's `httpTimeout`."""
+    open_ahead: int = Field(24, ge=0, le=64)
+    """Most cold nodes that are claimed at once, ahead of the pods that will need them."""
+    ateoms_per_node: int = Field(0, ge=0)
+    """Most ateoms on one node; 0 means as many as fit."""
+    atelet_unready_seconds: float = Field(60.0, ge=0)
+    """Seconds that a node's atelet may be un-Ready before ateoms are kept off it."""
+    preempt_others: bool = False
+    """Whether an ateom with our injected class may evict pods that are not placeholders."""
+    placement: Literal["prefer-warm", "hold-warm"] = "prefer-warm"
+    """Whether a cold node is opened before (prefer-warm) or after (hold-warm) placeholders are preempted."""
+    hold_warm_seconds: float = Field(30.0, ge=0)
+    """Longest time that `hold-warm` holds a pod back from cold nodes."""
+    decisions: int = Field(2000, ge=0)
+    """How many pods' last decisions are kept for `explain`."""
+
+
+class Reconciler(Group):
+    """Claims, finalizers, placeholders, certificates."""
+
+    linger: float = Field(120.0, ge=0)
+    """Seconds that an unused claim stays, so that atelet does not flap."""
+    unbound_wait: float = Field(300.0, ge=0)
+    """Longest time that a release waits for unbound pods of the pool."""
+    resync: float = Field(300.0, gt=0)
+    """Seconds between full comparisons of what is with what should be."""
+    workers: int = Field(16, ge=1, le=256)
+    """Nodes reconciled at the same time (pools: a quarter of it)."""
+    lease_seconds: float = Field(10.0, gt=1)
+    """How long a silent leader keeps the lease."""
+    atelet_late: float = Field(60.0, gt=0)
+    """Seconds after which a missing atelet is worth an Event on the waiting pod."""
+    deletion_slow: float = Field(30.0, gt=0)
+    """Seconds after which a WorkerPool's deletion is worth an Event that says what it waits for."""
+
+
+class Headroom(Group):
+    """Placeholders."""
+
+    default: int = Field(0, ge=0, le=1000)
+    """Placeholders for a pool without the annotation."""
+    cap: int = Field(1000, ge=0, le=1000)
+    """Most placeholders for any one pool."""
+    image: str = PAUSE
+    """Image that placeholders run."""
+    cpu: str = "500m"
+    """CPU a placeholder requests when its pool's ateoms request nothing."""
+    memory: str = "512Mi"
+    """Memory a placeholder requests when its pool's ateoms request nothing."""
+    prepull: bool = True
+    """Mount the pool's ateom image as an image volume, so that nodes have pulled it before a burst."""
+
+
+class Certs(Group):
+    """Where certificates come from and how long they live."""
+
+    managed: bool = True
+    """Whether the reconciler makes and renews them; off where cert-manager does."""
+    leaf_days: float = Field(30.0, gt=0)
+    """Life of serving and client certificates."""
+    ca_days: float = Field(3650.0, gt=0)
+    """Life of the certificate authority."""
+    settle: float = Field(180.0, ge=0)
+    """Seconds after which every pod has a Secret that was written (kubelets look about once a minute)."""
+    scheduler_deployment: str = names.SCHEDULER
+    """Deployment of the scheduler that calls the extender, restarted when the authority changes."""
+    localhost: bool = False
+    """Whether serving certificates are good for localhost too, for processes outside a cluster."""
+    poll: float = Field(1.0, gt=0)
+    """Seconds between looks at the mounted files."""
+
+
+class Log(Group):
+    """Logs."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe level that is written."""
+    format: Literal["auto", "json", "text"] = "auto"
+    """JSON or readable lines; auto: readable in a terminal."""
+
+
+class Settings(Group):
+    """Every setting of ateplace."""
+
+    substrate: Substrate = Substrate()
+    cluster: Cluster = Cluster()
+    serve: Serve = Serve()
+    webhook: Webhook = Webhook()
+    extender: Extender = Extender()
+    reconciler: Reconciler = Reconciler()
+    headroom: Headroom = Headroom()
+    certs: Certs = Certs()
+    log: Log = Log()
+
+
+Source = Literal["default", "file", "environment", "flag"]
+SOURCES: tuple[str, ...] = get_args(Source)
+
+
+class Loaded(BaseModel):
+    """The effective settings, and for each one that was given, where it came from."""
+
+    model_config = ConfigDict(frozen=True)
+    settings: Settings
+    origins: dict[str, Source]
+
+
+def load(environ: Mapping[str, str] | None = None, flags: Iterable[str] = (), path: str | Path | None = None) -> Loaded:
+    """Merge file, environment and `group.field=value` flags; raise SettingsError naming the bad key and its source."""
+    environ = os.environ if environ is None else environ
+    path = path or environ.get(FILE_VARIABLE) or None
+    values: dict[str, dict[str, Any]] = {}
+    origins: dict[str, Source] = {}
+    layers: tuple[tuple[Source, Iterable[tuple[str, Any]]], ...] = (
+        ("file", _from_file(Path(path)) if path else ()),
+        ("environment", _from_environment(environ)),
+        ("flag", _from_flags(flags)),
+    )
+    for source, layer in layers:
+        for key, value in layer:
+            group, _, field = key.partition(".")
+            known = Settings.model_fields.get(group)
+            model = known.annotation if known else None
+            if model is None or field not in getattr(model, "model_fields", {}):
+                raise SettingsError(f"unknown setting {key!r} ({source}); `ateplace settings` lists them all")
+            values.setdefault(group, {})[field] = value
+            origins[key] = source
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise SettingsError(f"setting {key!r} ({origins.get(key, 'default')}): {first['msg']}") from error
+    return Loaded(settings=settings, origins=origins)
+
+
+def _from_file(path: Path) -> Iterable[tuple[str, Any]]:
+    try:
+        document = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"cannot read settings from {path}: {error}") from error
+    if document is None:
+        return
+    if not isinstance(document, dict):
+        raise SettingsError(f"{path}: expected groups of settings")
+    for group, fields in document.items():
+        if not isinstance(fields, dict):
+            raise SettingsError(f"{path}: group {group!r} must hold settings")
+        for field, value in fields.items():
+            yield f"{group}.{field}", value
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    groups = sorted(Settings.model_fields, key=len, reverse=True)
+    for name, value in sorted(environ.items()):
+        if not name.startswith(PREFIX) or name.startswith(NOT_SETTINGS):
+            continue
+        if SERVICE_LINK.search(name) or value.startswith("tcp://"):
+            continue
+        rest = name[len(PREFIX) :].lower()
+        group = next((group for group in groups if rest.startswith(group + "_")), "")
+        yield (f"{group}.{rest[len(group) + 1 :]}" if group else rest), value
+
+
+def _from_flags(flags: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for flag in flags:
+        key, equals, value = flag.partition("=")
+        if not equals:
+            raise SettingsError(f"--set takes group.field=value, not {flag!r}")
+        yield key.strip(), value
