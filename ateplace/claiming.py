@@ -1,0 +1,24 @@
+"""The write that claims a Node, the same whoever makes it."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from ateplace import names
+
+MANAGER: Final = {"fieldManager": "ateplace"}
+"""As a query: who owns the fields that we write."""
+
+
+def value() -> str:
+    """What a claim says that is made now."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def claims(node_uid: str, pools: Iterable[str], said: str) -> dict[str, Any]:
+    """The metadata of a merge patch that claims a Node for these pools; refused for another Node of its name."""
+    return {
+        "uid": node_uid,
+        "labels": {names.NODE_LABEL: "true"},
+        "annotations": {names.claim_key(pool): said for pool in pools},
+    }
