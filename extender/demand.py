@@ -1,0 +1,40 @@
+"""What a pod wants of us, read off the pod that the scheduler sends (pure)."""
+
+from msgspec import Struct
+
+from ateplace.model import Pod, PodSpec
+from ateplace.records import PodRecord
+from ateplace.resources import Shape
+
+
+class Demand(Struct, frozen=True, gc=False):
+    uid: str
+    pool: str
+    """UID of its WorkerPool."""
+    shape: Shape
+    placeholder: bool = False
+    version: str = ""
+    choosy: bool = False
+    """Has soft preferences of its own: several nodes are answered, and the scheduler's scoring chooses."""
+
+
+def demand(pod: Pod, record: PodRecord, pool_uid: str) -> Demand:
+    return Demand(
+        uid=record.uid,
+        pool=pool_uid,
+        shape=record.shape,
+        placeholder=record.placeholder,
+        version=pod.metadata.resource_version,
+        choosy=not record.placeholder and is_choosy(pod.spec),
+    )
+
+
+def is_choosy(spec: PodSpec) -> bool:
+    """Whether the pod prefers some nodes, softly, to others. Placeholders do too (they spread), but we spread them."""
+    if any(constraint.when_unsatisfiable == "ScheduleAnyway" for constraint in spec.topology_spread_constraints or ()):
+        return True
+    affinity = spec.affinity
+    return affinity is not None and any(
+        kind is not None and kind.preferred_during_scheduling_ignored_during_execution
+        for kind in (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
+    )

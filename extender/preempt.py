@@ -1,0 +1,73 @@
+"""Preempt: of the nodes where the scheduler could make room, those where it may (pure).
+
+The scheduler's dry run never asks filter, so filter's drop rules are applied here; otherwise pods would be evicted for
+one that is refused afterwards, again and again. Whoever is named as a victim stays named or the whole node goes: no
+victim is invented, and none is spared without the scheduler knowing.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from ateplace.entries import Node
+from ateplace.ledger import Ledger
+from ateplace.resources import PODS
+from extender.rules import Case, drop, no_room
+from extender.wire import MetaVictims
+
+STRANGERS = "pods that are not placeholders would have to go"
+ELSEWHERE = "a victim is not on that node"
+NOBODY = "no victim is named"
+WORSE = "elsewhere placeholders alone make room"
+COLDER = "elsewhere placeholders make room on a warmer node"
+
+
+class Verdict(Struct, frozen=True, gc=False):
+    keep: dict[str, MetaVictims]
+    """May be empty: an answer like any other."""
+    dropped: dict[str, str]
+    """Why the others went."""
+
+
+def decide(case: Case, victims: Mapping[str, MetaVictims | None], *, others: bool) -> Verdict:
+    """`others`: whether this pod may evict pods that are not placeholders."""
+    keep: dict[str, MetaVictims] = {}
+    clean: dict[str, Node] = {}
+    dropped: dict[str, str] = {}
+    for name, wanted in victims.items():
+        node = case.ledger.nodes.get(name)
+        reason = drop(case, node)
+        if reason or node is None or wanted is None or not wanted.pods:
+            dropped[name] = reason or NOBODY
+            continue
+        uids = [pod.uid for pod in wanted.pods]
+        if any(uid in case.ledger.pods and case.ledger.pods[uid].node != name for uid in uids):
+            dropped[name] = ELSEWHERE
+            continue
+        if reason := no_room(case, node, freed_by(case.ledger, uids)):
+            dropped[name] = reason
+            continue
+        placeholders = all(uid in case.ledger.pods and case.ledger.pods[uid].placeholder for uid in uids)
+        if placeholders:
+            clean[name] = node
+        elif not others:
+            dropped[name] = STRANGERS
+            continue
+        keep[name] = wanted
+    if clean:
+        warmest = max(node.warmth() for node in clean.values())
+        for name in list(keep):
+            if name not in clean or clean[name].warmth() < warmest:
+                dropped[name] = COLDER if name in clean else WORSE
+                del keep[name]
+    return Verdict(keep, dropped)
+
+
+def freed_by(ledger: Ledger, uids: list[str]) -> dict[str, int]:
+    """What these pods count for. Of strangers only the slot is known: what they take was read, not watched."""
+    freed = {PODS: len(uids)}
+    for uid in uids:
+        record = ledger.pods.get(uid)
+        for name, amount in record.shape.counted if record else ():
+            freed[name] = freed.get(name, 0) + amount
+    return freed

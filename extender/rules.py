@@ -1,0 +1,169 @@
+"""The drop rules: why a pod of ours may not go to a node (pure; filter and preempt apply the same ones).
+
+Each returns a short generic reason, or "" for "may". The same string feeds the scheduler's event (which counts nodes
+by reason), `explain` and the tests. Evicting pods cures none of them in the scheduler's eyes, whose own filters have
+let the pod pass, so they are all answered as unresolvable.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from ateplace.entries import Node, Reading
+from ateplace.ledger import Ledger
+from ateplace.records import AteletTemplate
+from ateplace.resources import CPU, MEMORY, PODS
+from ateplace.settings import Settings
+from extender.demand import Demand
+
+ANNOTATION_BYTES: Final = 256 * 1024 - 4096
+"""The API takes 256 KiB of annotations per object; a claim is about 90 bytes, and others want to write as well."""
+
+UNKNOWN: Final = "ateplace does not know this node yet"
+DELETING: Final = "the node is being deleted"
+CRASHING: Final = "atelet is crash-looping there"
+UNREADY: Final = "atelet has not been Ready there for too long"
+ANNOTATIONS: Final = "the node's annotations are near the API's limit"
+CROWDED: Final = "the node has as many ateoms as allowed"
+PACKED: Final = "the node is full of ateoms without requests"
+NO_ROOM: Final = "no room beside atelet"
+NO_SLOT: Final = "no pod slot beside atelet"
+PORT_TAKEN: Final = "another pod has atelet's host port"
+HELD_BACK: Final = "held back for placeholders on a warm node"
+UNCLAIMED: Final = "its claim was refused"
+
+
+class Rules(Struct, frozen=True, gc=False):
+    """The settings that decisions depend on."""
+
+    ateoms_per_node: int = 0
+    atelet_unready_seconds: float = 60.0
+    window: float = 60.0
+    """Seconds for which a write of our own may be answered again: half the linger, and in any case long enough for the
+    call that wrote it (the pod it is about is unbound, which holds the claim)."""
+    reading_seconds: float = 60.0
+    """Seconds for which what we read about a node's other pods is believed."""
+    open_ahead: int = 24
+    trust_held: bool = True
+    """Whether a Held claim may be answered by our watch alone: only while the linger is longer than `stale_after`."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Rules":
+        extender, linger = settings.extender, settings.reconciler.linger
+        return cls(
+            ateoms_per_node=extender.ateoms_per_node,
+            atelet_unready_seconds=extender.atelet_unready_seconds,
+            window=max(linger / 2, extender.deadline),
+            open_ahead=extender.open_ahead,
+            trust_held=linger > settings.cluster.stale_after,
+        )
+
+
+class Case(Struct, frozen=True, gc=False):
+    """One pod, and everything that is known when it is decided upon."""
+
+    demand: Demand
+    ledger: Ledger
+    template: AteletTemplate
+    rules: Rules
+    now: float
+
+
+def drop(case: Case, node: Node | None) -> str:
+    """Why no pod of this pool may go to the node at all."""
+    if node is None or node.record is None:
+        return UNKNOWN
+    if node.record.deleting:
+        return DELETING
+    if node.barred:
+        return node.barred
+    # Without a readiness probe, as upstream has it, atelet is Ready in every short life between two crashes.
+    crashed, at = node.crashed
+    if crashed in node.atelets and (not node.atelet_ready or case.now - at < case.rules.atelet_unready_seconds):
+        return CRASHING
+    if case.now - node.unready_since > case.rules.atelet_unready_seconds:
+        return UNREADY
+    if node.record.annotation_bytes > ANNOTATION_BYTES and case.demand.pool not in node.record.claims:
+        return ANNOTATIONS
+    return ""
+
+
+def no_room(case: Case, node: Node, freed: Mapping[str, int] | None = None) -> str:
+    """Why this pod does not go to the node beside what is there, picks in flight included.
+
+    The scheduler has checked that the pod fits by its requests. Three things it does not check: our own cap, atelet's
+    room, and how many pods without requests are enough.
+
+    Atelet's room is kept even when our watch shows atelet bound: the scheduler's own may not show it yet, and would
+    let the pod pass. What strangers take is known for a while after the node was opened; without that, the check is
+    only what is certain. Once atelet is there, placeholders do not count against an ateom: their room is meant for it,
+    and those that were just preempted may still be in our books. `freed` is what victims would give back.
+    """
+    demand, template, record = case.demand, case.template, node.record
+    if record is None:
+        return UNKNOWN
+    if case.rules.ateoms_per_node and not demand.placeholder and node.ateoms >= case.rules.ateoms_per_node:
+        return CROWDED
+    freed = freed or {}
+    used, shape = node.used, demand.shape
+    yielding = node.placeholders > 0 and node.atelet_bound and not demand.placeholder
+    reading = current_reading(case, node)
+    if template.requests:
+        counted, allocatable = dict(shape.counted), node.room
+        others = dict(reading.used) if reading else {}
+        for name, amount in template.requests:
+            taken = used.get(name, 0) + others.get(name, 0) + counted.get(name, 0) - freed.get(name, 0)
+            if yielding:
+                taken -= node.reserved.get(name, 0) - freed.get(name, 0)
+            if taken + amount > allocatable.get(name, 0):
+                return NO_ROOM
+    slots = node.pods - (node.placeholders if yielding else freed.get(PODS, 0)) + (reading.pods if reading else 0)
+    if slots + 2 > record.slots:
+        return NO_SLOT
+    if not node.atelet_bound and reading and not template.ports.isdisjoint(reading.ports):
+        return PORT_TAKEN
+    if shape.requests is not shape.counted:
+        counted, allocatable, atelet = dict(shape.counted), node.room, dict(template.requests)
+        for name in (CPU, MEMORY):
+            taken = used.get(name, 0) - node.reserved.get(name, 0) + atelet.get(name, 0) + counted.get(name, 0)
+            if taken > allocatable.get(name, 0):
+                return PACKED
+    return ""
+
+
+def capacity(case: Case, node: Node) -> int:
+    """About how many pods like this one the node still takes. For opening ahead: a wrong guess costs little."""
+    demand, record = case.demand, node.record
+    if record is None:
+        return 0
+    atelet = dict(case.template.requests)
+    allocatable = node.room
+    most = record.slots - node.pods - 1
+    for name, amount in demand.shape.counted:
+        most = min(most, (allocatable.get(name, 0) - node.used.get(name, 0) - atelet.get(name, 0)) // amount)
+    if case.rules.ateoms_per_node and not demand.placeholder:
+        most = min(most, case.rules.ateoms_per_node - node.ateoms)
+    return max(0, most)
+
+
+def current_reading(case: Case, node: Node) -> Reading | None:
+    """What was read about the node's other pods, unless that is too long ago."""
+    reading = node.reading
+    return reading if reading and case.now - reading.at < case.rules.reading_seconds else None
+
+
+def claims(case: Case) -> bool:
+    """Whether this pod claims its node. Only placeholders of a pool whose headroom is not warm do not."""
+    pool = case.ledger.pools.get(case.demand.pool)
+    return not case.demand.placeholder or pool is None or pool.warm
+
+
+def answerable(case: Case, node: Node) -> bool:
+    """The reply rule (`Ledger.answerable`), in full where the settings allow it; else only what we wrote ourselves."""
+    if not claims(case):
+        return True
+    if case.rules.trust_held:
+        return case.ledger.answerable(node.name, case.demand.pool, case.now, case.rules.window)
+    tenant = node.tenants.get(case.demand.pool)
+    return tenant is not None and tenant.value is not None and case.now - tenant.sent < case.rules.window

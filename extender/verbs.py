@@ -1,0 +1,277 @@
+"""The three verbs: decode, decide, claim, answer.
+
+What is never done: answering a node whose claim and label the API server has not acknowledged; answering "all fit" for
+a pod of ours; writing anything for a pod that is not.
+
+Calls come one at a time from a scheduler, but replays, two schedulers and claims ahead overlap; everything here is
+confined to one loop, and between two awaits the ledger does not change.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections import Counter
+from functools import partial
+from typing import Final
+
+from ateplace import errors, names
+from ateplace.entries import Node, Warmth
+from ateplace.kube import Kube
+from ateplace.model import Pod, WorkerPool
+from ateplace.records import PodRecord, pod_record, pool_record
+from ateplace.settings import Settings
+from ateplace.view import View
+from extender import explain, metrics, preempt
+from extender.claim import Claims
+from extender.demand import Demand, demand
+from extender.filter import Choice, choose, refusals
+from extender.hold import Hold
+from extender.promises import Promises
+from extender.rules import HELD_BACK, Case, Rules, answerable, claims, current_reading, drop, no_room
+from extender.score import scores
+from extender.spread import Names as Sent
+from extender.wire import (
+    ExtenderArgs,
+    FilterResult,
+    HostPriority,
+    Names,
+    PreemptionArgs,
+    PreemptionResult,
+)
+
+log = logging.getLogger(__name__)
+
+REPLAY_SECONDS: Final = 0.5
+"""The same pod in the same version so soon is the same scheduling cycle; a failed attempt comes back after a second."""
+
+READ_AT_ONCE: Final = 8
+"""How many of the nodes that may be freed are read before we say which: the best come first."""
+LOOKS: Final = 32
+"""How many nodes one call looks at before it gives up for now; the next call knows them, and goes on."""
+WARY_SECONDS: Final = 300.0
+"""For how long, after a claimed node turned out to be full of others' pods, nodes are looked at before they are
+claimed: a claim that is of no use brings an atelet, and that may cost somebody a pod."""
+
+
+class Unfit(Exception):
+    """Nothing can be decided now; the message is for the scheduler's event."""
+
+
+class Verbs:
+    def __init__(self, kube: Kube, view: View, settings: Settings) -> None:
+        extender = settings.extender
+        self._kube = kube
+        self._view = view
+        self._rules = Rules.of(settings)
+        self._pool_label = settings.substrate.pool_label
+        self._missing = (
+            f"there is no DaemonSet {settings.substrate.atelet_namespace}/{settings.substrate.atelet_daemonset}"
+        )
+        self._deadline = extender.deadline
+        self.hold = Hold(extender.hold_warm_seconds if extender.placement == "hold-warm" else 0.0, self._open_for)
+        self._others = extender.preempt_others
+        self._class = settings.webhook.priority_class
+        self._promises = Promises()
+        self._wary = -math.inf
+        """Until when."""
+        self.ring = explain.Ring(extender.decisions)
+        self.claims = Claims(kube, view.ledger, settings.substrate, deadline=extender.deadline)
+
+    def blind(self) -> bool:
+        """Whether nothing can be decided here now: another replica may see more."""
+        return self._view.reason() is not None
+
+    async def filter(self, args: ExtenderArgs) -> FilterResult:
+        """One node (or, for a pod with preferences, several), each claimed; or why not."""
+        pod, sent = args.pod, args.names()
+        if pod is None or not pod.metadata.uid:
+            return FilterResult(error="the call has no Pod")
+        if sent is None:
+            return FilterResult(error="the call has no NodeNames: set nodeCacheCapable")
+        record = pod_record(pod, self._pool_label)
+        if record is None:
+            metrics.CALLS.labels("filter", "passed").inc()
+            return FilterResult(node_names=sent.all())
+        until = asyncio.get_running_loop().time() + self._deadline
+        try:
+            return await self._filter(pod, record, sent, until)
+        except (Unfit, errors.KubeError, TimeoutError) as error:
+            self._view.ledger.forget(pod.metadata.uid)
+            reason = str(error) or f"the API server took longer than {self._deadline:g} s"
+            metrics.CALLS.labels("filter", "error").inc()
+            self.ring.add(_key(record), "filter", f"error: {reason}")
+            log.warning("filter failed", extra={"pod": _key(record), "reason": reason})
+            return FilterResult(error=f"ateplace: {reason}")
+
+    async def _filter(self, pod: Pod, record: PodRecord, sent: Names, until: float) -> FilterResult:
+        wanted = demand(pod, record, await self._pool(record, until))
+        case = self._case(wanted)
+        ledger = case.ledger
+        if node := self._replayed(case, sent):
+            return self._answer(case, record, Choice(node))
+        ledger.failed(wanted.uid)
+        tried: set[str] = set()
+        looks = 0
+        hold = self.hold.may(case)
+        while choice := choose(case, sent, excluded=tried, hold=hold):
+            node = choice.node
+            wary = case.now < self._wary
+            if wary and _unread(case, node):
+                looks += 1
+                if looks > LOOKS:
+                    raise Unfit(f"no room beside atelet on the {LOOKS} nodes looked at; there are more")
+                await self.claims.open(node, wanted.pool, write=False, read=True, until=until)
+                case = self._case(wanted)
+                continue
+            self._assume(case, node)
+            self.claims.ahead(choice.ahead, wanted.pool, read=partial(_unread, case), wary=wary)
+            write, read = not answerable(case, node), _unread(case, node)
+            if not (write or read):
+                return self._answer(case, record, choice)
+            tried.add(node.name)
+            try:
+                await self.claims.open(node, wanted.pool, write=write, read=read, until=until)
+            except (errors.NotFound, errors.Conflict, errors.Invalid) as error:
+                log.info("node cannot be claimed", extra={"node": node.name, "reason": str(error)})
+                ledger.forget(wanted.uid)
+                continue
+            # Time has passed: decide on this node again, by what is known now, without the pick itself.
+            ledger.forget(wanted.uid)
+            case = self._case(wanted)
+            full = no_room(case, node)
+            if answerable(case, node) and not drop(case, node) and not full:
+                self._assume(case, node)
+                return self._answer(case, record, choice)
+            if full:
+                self._wary = case.now + WARY_SECONDS
+        return self._refuse(case, record, sent, hold=hold)
+
+    async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
+        """Errors are swallowed by the scheduler, so when in doubt all are equal."""
+        named = args.names()
+        sent = named.all() if named else []
+        record = pod_record(args.pod, self._pool_label) if args.pod else None
+        if args.pod is None or record is None or self._view.reason() or self._view.template is None:
+            return [HostPriority(name, 0) for name in sent]
+        return scores(self._case(demand(args.pod, record, self._view.ledger.pool_of(record))), sent)
+
+    async def preempt(self, args: PreemptionArgs) -> PreemptionResult:
+        """Raises Unfit or KubeError when nothing can be decided: there is no field for an error in the answer."""
+        victims = args.victims or {}
+        if args.pod is None:
+            raise Unfit("the call has no Pod")
+        record = pod_record(args.pod, self._pool_label)
+        if record is None:
+            metrics.CALLS.labels("preempt", "passed").inc()
+            return PreemptionResult({name: named for name, named in victims.items() if named})
+        until = asyncio.get_running_loop().time() + self._deadline
+        wanted = demand(args.pod, record, await self._pool(record, until))
+        others = self._others or args.pod.spec.priority_class_name != self._class
+        verdict = preempt.decide(self._case(wanted), victims, others=others)
+        unread = [node for name in verdict.keep if (node := self._view.ledger.nodes.get(name)) is not None]
+        unread = [node for node in unread if _unread(self._case(wanted), node)][:READ_AT_ONCE]
+        if unread:
+            for node in unread:
+                await self.claims.open(node, wanted.pool, write=False, read=True, until=until)
+            verdict = preempt.decide(self._case(wanted), victims, others=others)
+        keep = self._promises.settle(self._case(wanted), verdict.keep)
+        outcome = f"{len(verdict.keep)} of {len(victims)} nodes may be freed: {', '.join(keep) or 'none'}"
+        self.ring.add(_key(record), "preempt", outcome, explain.summary(verdict.dropped))
+        metrics.CALLS.labels("preempt", "answered" if verdict.keep else "refused").inc()
+        return PreemptionResult(keep)
+
+    async def _pool(self, record: PodRecord, until: float) -> str:
+        """The UID of the pod's pool, which must be alive. One that the watch has not shown yet is asked for once."""
+        if reason := self._view.reason():
+            raise Unfit(reason)
+        ledger = self._view.ledger
+        pool = ledger.pool_named(record.namespace, record.pool)
+        if pool is None or pool.record is None or (record.pool_uid and pool.uid != record.pool_uid):
+            path = f"/apis/{names.GROUP}/{names.POOL_VERSION}/namespaces/{record.namespace}"
+            try:
+                async with asyncio.timeout_at(until):
+                    found = pool_record(await self._kube.get(f"{path}/{names.POOL_PLURAL}/{record.pool}", WorkerPool))
+            except errors.NotFound as error:
+                raise Unfit(f"there is no WorkerPool {record.namespace}/{record.pool}") from error
+            if record.pool_uid and found.uid != record.pool_uid:
+                raise Unfit(f"the WorkerPool that this pod was made for is gone ({record.pool_uid})")
+            ledger.pool_seen(found, time.monotonic())
+            pool = ledger.pools[found.uid]
+        if pool.record is None or pool.record.deleting:
+            raise Unfit(f"the WorkerPool {record.namespace}/{record.pool} is being deleted")
+        return pool.uid
+
+    def _case(self, wanted: Demand) -> Case:
+        if self._view.template is None:
+            raise Unfit(self._missing)
+        return Case(wanted, self._view.ledger, self._view.template, self._rules, time.monotonic())
+
+    def _assume(self, case: Case, node: Node) -> None:
+        wanted = case.demand
+        case.ledger.assume(
+            wanted.uid,
+            wanted.pool,
+            node.name,
+            wanted.shape,
+            placeholder=wanted.placeholder,
+            version=wanted.version,
+            now=case.now,
+        )
+
+    def _replayed(self, case: Case, sent: Names) -> Node | None:
+        """The node we have just answered, when the scheduler asks again within the same cycle."""
+        attempt = case.ledger.attempts.get(case.demand.uid)
+        if attempt is None or not attempt.node or attempt.version != case.demand.version:
+            return None
+        if case.now - attempt.at > REPLAY_SECONDS or attempt.node not in sent:
+            return None
+        node = case.ledger.nodes[attempt.node]
+        return node if answerable(case, node) and not drop(case, node) else None
+
+    def _open_for(self, wanted: Demand, sent: Sent) -> None:
+        """Claim the node that a pod of this pool would get now, if one still waits."""
+        pool = self._view.ledger.pools.get(wanted.pool)
+        if self._view.reason() or self._view.template is None or pool is None or not pool.unbound:
+            return
+        case = self._case(wanted)
+        if choice := choose(case, sent):
+            wary = case.now < self._wary
+            self.claims.ahead((choice.node, *choice.ahead), wanted.pool, read=partial(_unread, case), wary=wary)
+
+    def _answer(self, case: Case, record: PodRecord, choice: Choice) -> FilterResult:
+        self.hold.placed(case.demand.uid)
+        node, nodes = choice.node, case.ledger.nodes
+        also = [name for name in choice.also if name in nodes and answerable(case, nodes[name])]
+        warmth = Warmth.READY if node.atelet_ready else Warmth.CLAIMED if node.atelets else Warmth.COLD
+        metrics.CALLS.labels("filter", "answered").inc()
+        metrics.PICKS.labels(warmth.name.lower()).inc()
+        notes = (
+            *(f"{name}: {warmth.name.lower()}, {fullness:.0%} full" for name, warmth, fullness in choice.ranking),
+            *((f"claimed ahead: {', '.join(one.name for one in choice.ahead)}",) if choice.ahead else ()),
+            *((f"also answered: {', '.join(also)}",) if also else ()),
+        )
+        self.ring.add(_key(record), "filter", f"picked {node.name}", notes)
+        return FilterResult(node_names=[node.name, *also])
+
+    def _refuse(self, case: Case, record: PodRecord, sent: Names, *, hold: bool) -> FilterResult:
+        case.ledger.forget(case.demand.uid)
+        reasons = refusals(case, dict.fromkeys(sent.all()), hold=hold)
+        metrics.CALLS.labels("filter", "refused").inc()
+        for reason, count in Counter(reasons.values()).items():
+            metrics.DROPPED.labels(reason).inc(count)
+        self.ring.add(_key(record), "filter", f"refused all {len(reasons)} nodes", explain.summary(reasons))
+        if not reasons:
+            return FilterResult(error="ateplace: the call names no node")
+        if hold and HELD_BACK in reasons.values():
+            self.hold.refused(case, sent)
+        return FilterResult(node_names=[], unresolvable=reasons)
+
+
+def _unread(case: Case, node: Node) -> bool:
+    """Whether its other pods must be read before a pod goes there."""
+    return not node.atelet_bound and claims(case) and current_reading(case, node) is None
+
+
+def _key(record: PodRecord) -> str:
+    return f"{record.namespace}/{record.name}"
