@@ -1,0 +1,1 @@
+"""ateplace: reconciler."""

@@ -1,0 +1,79 @@
+"""Says so when ateoms wait for an atelet that does not come: on the waiting pods, and on their node."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from ateplace.entries import Node
+from ateplace.kube import Kube
+from ateplace.ledger import Ledger
+from ateplace.model import Pod
+from ateplace.records import FINISHED
+from ateplace.settings import Settings
+from ateplace.view import PODS
+from reconciler.events import Events, about_node, about_pod
+
+NAMED: Final = 20
+"""Most pods of one node that get an Event."""
+SAY_AGAIN: Final = 300.0
+
+
+class Late:
+    """`look(node)` after anything about the node changed; the state is one entry per node that waits."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        ledger: Ledger,
+        settings: Settings,
+        events: Events,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kube = kube
+        self._ledger = ledger
+        self._settings = settings
+        self._events = events
+        self._clock = clock
+        self._due: dict[str, float] = {}
+
+    async def look(self, name: str) -> float | None:
+        """Seconds until the next look; None when nobody waits here."""
+        node = self._ledger.nodes.get(name)
+        if node is None or node.record is None or node.atelet_ready or not any(t.ateoms for t in node.tenants.values()):
+            self._due.pop(name, None)
+            return None
+        now = self._clock()
+        due = self._due.setdefault(name, now + self._settings.reconciler.atelet_late)
+        if due > now:
+            return due - now
+        self._due[name] = now + SAY_AGAIN
+        message = f"atelet has not become ready on node {name} for too long: {why(node)}"
+        waiting = await self._waiting(name)
+        for pod in waiting[:NAMED]:
+            meta = pod.metadata
+            self._events.warn(about_pod(meta.namespace, meta.name, meta.uid), "WaitingForAtelet", message)
+        if waiting:
+            words = f"{len(waiting)} ateoms wait for atelet: {why(node)}"
+            self._events.warn(about_node(name, node.record.uid), "WaitingForAtelet", words)
+        return SAY_AGAIN
+
+    async def _waiting(self, name: str) -> list[Pod]:
+        query = {"labelSelector": self._settings.substrate.pool_label, "fieldSelector": f"spec.nodeName={name}"}
+        return [pod async for pod in self._kube.list(PODS, Pod, query=query) if _waits(pod)]
+
+
+def why(node: Node) -> str:
+    """What is known of the atelet that is not there."""
+    if node.barred:
+        return node.barred
+    for atelet in node.atelets.values():
+        return f"its pod {atelet.name} is {atelet.trouble or ('not ready' if atelet.bound else 'not scheduled')}"
+    return "the DaemonSet has made no pod for this node"
+
+
+def _waits(pod: Pod) -> bool:
+    if pod.status is None:
+        return True
+    if pod.status.phase in FINISHED:
+        return False
+    return not any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ())
