@@ -1,0 +1,1 @@
+"""The checks of `ateplace doctor`, a module for each thing that is looked at."""

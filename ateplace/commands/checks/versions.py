@@ -1,0 +1,81 @@
+"""Versions: a Kubernetes that we know, one ateplace everywhere, a scheduler that fits the API server."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+import ateplace
+from ateplace.commands.checks.look import Deployment, Look
+from ateplace.commands.checks.ours import ROLES
+from ateplace.commands.findings import Finding, fail, ok, warn
+
+Minor = tuple[int, int]
+
+LEAST: Final[Minor] = (1, 30)
+"""The first with ValidatingAdmissionPolicies in v1, which our manifests use."""
+TESTED: Final[tuple[Minor, ...]] = ((1, 36),)
+TAG: Final = re.compile(r":(?P<tag>[\w][\w.-]*)(@|$)")
+
+
+class Version(Struct, rename="camel"):
+    git_version: str = ""
+
+
+async def check(look: Look) -> list[Finding]:
+    version = await look.kube.get("/version", Version)
+    return [judge_server(version.git_version), *judge_images(await look.ours(), version.git_version, look)]
+
+
+def minor(version: str) -> Minor | None:
+    """(1, 36) of `v1.36.3-gke.100`; None when it is no version."""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def judge_server(version: str) -> Finding:
+    found = minor(version)
+    tested = ", ".join(f"{major}.{small}" for major, small in TESTED)
+    if found is None:
+        return warn(f"the API server calls itself {version!r}", f"ateplace is tested with Kubernetes {tested}")
+    if found < LEAST:
+        least = f"{LEAST[0]}.{LEAST[1]}"
+        return fail(f"Kubernetes {version} is older than {least}", f"upgrade the cluster to {least} or later")
+    if found not in TESTED:
+        return warn(
+            f"Kubernetes {version} is not among the tested versions", f"tested with {tested}; try it there first"
+        )
+    return ok(f"Kubernetes {version}")
+
+
+def judge_images(ours: Mapping[str, Deployment], server: str, look: Look) -> list[Finding]:
+    """One version of ateplace in every role and here; a scheduler not newer than the API server."""
+    found = []
+    tags = {name: _tag(ours[name]) for name in ROLES if name in ours}
+    if len(set(tags.values())) > 1:
+        listed = ", ".join(f"{name} {tag}" for name, tag in sorted(tags.items()))
+        found.append(
+            warn(f"the roles run different versions: {listed}", "finish the rollout, or apply the overlay again")
+        )
+    elif tags and (tag := next(iter(tags.values()))) and tag.removeprefix("v") != ateplace.__version__:
+        says = f"this is ateplace {ateplace.__version__}, the cluster runs {tag}"
+        found.append(warn(says, f"use the same version here: pip install ateplace=={tag.removeprefix('v')}"))
+    name = look.settings.certs.scheduler_deployment
+    scheduler = minor(_tag(ours[name])) if name in ours else None
+    api = minor(server)
+    if scheduler and api and scheduler > api:
+        says = f"the scheduler ({scheduler[0]}.{scheduler[1]}) is newer than the API server, which is not supported"
+        fix = f"set the kube-scheduler image of deploy/scheduler/kustomization.yaml to v{api[0]}.{api[1]}"
+        found.append(fail(says, fix))
+    elif scheduler and api and scheduler < (api[0], api[1] - 1):
+        says = f"the scheduler ({scheduler[0]}.{scheduler[1]}) is more than one minor version behind the API server"
+        found.append(warn(says, "raise the kube-scheduler image in deploy/scheduler/kustomization.yaml"))
+    return found or [ok(f"ateplace {ateplace.__version__} everywhere")]
+
+
+def _tag(deployment: Deployment) -> str:
+    """The tag of its first container's image; empty when it has none."""
+    containers = deployment.spec.template.spec.containers or []
+    found = TAG.search(containers[0].image) if containers else None
+    return found["tag"] if found else ""

@@ -1,0 +1,58 @@
+"""What a look at something found: a level, a sentence, and what to do about it."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from msgspec import Struct
+from rich.table import Table
+from rich.text import Text
+
+Level = Literal["ok", "warn", "fail"]
+STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+class Finding(Struct, frozen=True):
+    level: Level
+    says: str
+    fix: str = ""
+    """What to do, a command where there is one; empty when there is nothing to do."""
+    check: str = ""
+    """Which check of `doctor` says so."""
+
+    def as_data(self) -> dict[str, Any]:
+        return {"check": self.check, "level": self.level, "says": self.says, "fix": self.fix}
+
+
+def ok(says: str) -> Finding:
+    return Finding("ok", says)
+
+
+def warn(says: str, fix: str) -> Finding:
+    return Finding("warn", says, fix)
+
+
+def fail(says: str, fix: str) -> Finding:
+    return Finding("fail", says, fix)
+
+
+def some(names: Iterable[str], most: int = 3) -> str:
+    """A few of many names: `a, b, c and 4 more`."""
+    listed = sorted(names)
+    rest = len(listed) - most
+    return ", ".join(listed[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def table(findings: Iterable[Finding], *, checks: bool = True) -> Table:
+    """A line each; the fix below its finding."""
+    grid = Table(box=None, pad_edge=False, show_header=False)
+    grid.add_column(no_wrap=True)
+    if checks:
+        grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for finding in findings:
+        text = Text(finding.says)
+        if finding.fix:
+            text.append(f"\n→ {finding.fix}", style="bold")
+        cells = [Text(finding.level, style=STYLES[finding.level]), finding.check, text]
+        grid.add_row(*(cells if checks else (cells[0], cells[2])))
+    return grid
