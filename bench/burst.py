@@ -1,0 +1,303 @@
+"""Bursts of ateoms with ateplace, alternating with the stock scheduler on pods of the same spec.
+
+    make bench-burst                                     20, 100 and 1,000 nodes, 10 runs each; 3,000 pods; 5,000 nodes
+    make bench-burst ARGS="--nodes 20 --runs 3"
+
+Each run starts cold: no pods, no claims, an extender that has just been started. The kinds of runs:
+
+    stock       kube-scheduler's default profile with our client limits, on what our webhook makes of a pool's pod
+    extender    the same pods with our scheduler and extender
+    together    a pool's pods as they are, through our webhook, then our scheduler and extender
+    limit       stock, with as many bare node patches sent meanwhile (only where every pod opens a node: "large")
+    atelet      the same with patches that set our label, so that as many atelets start
+
+Times are from sending the create until the watch shows the pod bound. The last line is JSON; the exit code is 1 when a
+target is missed.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import copy
+import json
+import math
+import statistics
+import time
+from dataclasses import dataclass
+
+import httpx
+
+from ateplace import names
+from ateplace.kube import Kube
+from ateplace.settings import Cluster
+from bench.recorder import Recorder, Result, api_requests, bindings, cpu_seconds, early, process_with
+from extender.claim import Written
+from local import ControlPlane, substrate, webhooks
+from local.api import Object
+from local.scheduling import Scheduling
+
+STOCK = "stock"
+NAMESPACE, REVIEWED = "burst", "burst-reviewed"
+"""Pods of the second namespace pass our webhook."""
+CREATORS = 32
+ATELET_CPU = 100
+NODE_CPU = 8000
+SMALL = {"cpu": "105m", "memory": "100Mi"}
+LARGE = {"cpu": "5", "memory": "4Gi"}
+"""Two do not fit on a node."""
+
+
+TARGETS = {"small": {"extender": 1.25, "together": 1.5}, "large": {"extender": 2.2, "together": 2.5}}
+"""P99 against stock."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One of the things that are measured."""
+
+    nodes: int
+    pods: int
+    size: str
+    runs: int
+    judged: bool = True
+    """Whether its P99 has a target; a single run is only shown."""
+
+    def __str__(self) -> str:
+        return f"{self.pods} {self.size} pods over {self.nodes} nodes"
+
+    @property
+    def requests(self) -> dict[str, str]:
+        return SMALL if self.size == "small" else LARGE
+
+    @property
+    def kinds(self) -> list[str]:
+        return ["stock", "extender", "together", *(["limit", "atelet"] if self.size == "large" else [])]
+
+    @property
+    def optimum(self) -> int:
+        """How many nodes it takes."""
+        cpu = self.requests["cpu"]
+        each = int(cpu.removesuffix("m")) * (1 if cpu.endswith("m") else 1000)
+        return math.ceil(self.pods / ((NODE_CPU - ATELET_CPU) // each))
+
+
+class Bench:
+    def __init__(self, plane: ControlPlane, rig: Scheduling, webhook: webhooks.Webhook) -> None:
+        self.plane = plane
+        self.rig = rig
+        self.number = 0
+        self.pools = {}
+        for namespace in (NAMESPACE, REVIEWED):
+            plane.api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+            account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+            plane.wait(lambda path=account: plane.api.exists(path), why="a ServiceAccount")  # type: ignore[misc]
+            self.pools[namespace] = substrate.pool(plane, namespace, "burst")
+        webhooks.select(plane, REVIEWED, webhook)
+
+    def pod(self, kind: str, requests: dict[str, str]) -> Object:
+        """What is created in such a run, but for its name."""
+        template = substrate.deployment(self.pools[REVIEWED])["spec"]["template"]
+        made: Object = {"metadata": {**template["metadata"]}, "spec": copy.deepcopy(template["spec"])}
+        made["spec"]["containers"][0]["resources"] = {"requests": requests}
+        made["spec"]["terminationGracePeriodSeconds"] = 0
+        if kind == "together":
+            return made
+        made["metadata"]["name"] = "probe"
+        reviewed = self.plane.api.post(f"/api/v1/namespaces/{REVIEWED}/pods", made, dryRun="All")
+        labels = {**reviewed["metadata"]["labels"], names.POOL_UID_LABEL: self.pools[NAMESPACE]["metadata"]["uid"]}
+        scheduler = names.SCHEDULER if kind == "extender" else STOCK
+        return {"metadata": {"labels": labels}, "spec": {**reviewed["spec"], "schedulerName": scheduler}}
+
+    def run(self, kind: str, count: int, requests: dict[str, str]) -> Result:
+        """One burst."""
+        self.number += 1
+        self.rig.restart()  # what it has read about nodes would be believed for a minute
+        template, ours = self.pod(kind, requests), kind in {"extender", "together"}
+        named = [f"r{self.number}-{n}" for n in range(count)]
+        pods = [{**template, "metadata": {**template["metadata"], "name": name}} for name in named]
+        process = f"scheduler-{'ateplace' if ours else STOCK}.yaml"
+        pids = {"extender": self.rig.pids[0], "scheduler": process_with("kube-scheduler", process)}
+        before = {name: cpu_seconds(pid) for name, pid in pids.items()}
+        written = self.rig.metric("ateplace_extender_claims_total", result="written")
+        failed = self.rig.metric("ateplace_extender_calls_total", result="error")
+        namespace = REVIEWED if kind == "together" else NAMESPACE
+        asked = api_requests(self.plane)
+        with Recorder(self.plane, f"/api/v1/namespaces/{namespace}/pods") as watched, contextlib.ExitStack() as stack:
+            nodes = stack.enter_context(Recorder(self.plane, "/api/v1/nodes")) if ours else None
+            label = {names.NODE_LABEL: "true"} if kind == "atelet" else {}
+            patches = count if kind in {"limit", "atelet"} else 0
+            sent = asyncio.run(self.create(namespace, pods, patches, label))
+            self.wait_bound(namespace, count)
+            result = Result(requests=api_requests(self.plane) - asked)
+            result.cpu = {name: cpu_seconds(pid) - before[name] for name, pid in pids.items()}
+            time.sleep(0.3)  # let the last chunks arrive; every event that matters is known to be written
+            bound = bindings(watched.events())
+            result.seconds = [at - sent[name] for name, (at, *_) in bound.items()]
+            result.nodes = len({node for _, _, node, _ in bound.values()})
+            result.patches = int(self.rig.metric("ateplace_extender_claims_total", result="written") - written)
+            result.errors = int(self.rig.metric("ateplace_extender_calls_total", result="error") - failed)
+            result.early = early(bound, nodes.events()) if nodes else 0
+        self.clean()
+        assert len(result.seconds) == count, f"{len(result.seconds)} of {count} seen bound"
+        return result
+
+    async def create(
+        self, namespace: str, pods: list[Object], patches: int, labels: dict[str, str]
+    ) -> dict[str, float]:
+        """Create all at once; when each create was sent."""
+        kube = await Kube.connect(Cluster(kubeconfig=str(self.plane.kubeconfig)))
+        sent: dict[str, float] = {}
+        turns = iter(pods)
+        targets = iter(self.node_names()[:patches])
+
+        async def creator() -> None:
+            for pod in turns:
+                sent[pod["metadata"]["name"]] = time.perf_counter()
+                await kube.create(f"/api/v1/namespaces/{namespace}/pods", pod, Written)
+
+        async def patcher() -> None:
+            for number, name in enumerate(targets):
+                value = {names.claim_key("bench"): f"{self.number}-{number}"}
+                body = {"metadata": {"annotations": value, "labels": labels}}
+                await kube.patch(f"/api/v1/nodes/{name}", body, Written)
+
+        await asyncio.gather(*(creator() for _ in range(CREATORS)), *(patcher() for _ in range(8)))
+        await kube.close()
+        return sent
+
+    def node_names(self) -> list[str]:
+        return [node["metadata"]["name"] for node in self.plane.api.list("/api/v1/nodes", resourceVersion="0")]
+
+    def wait_bound(self, namespace: str, count: int) -> None:
+        query = {"fieldSelector": "spec.nodeName=", "limit": "1", "resourceVersion": "0"}
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        waited = 120 + count / 10
+        self.plane.wait(lambda: not self.plane.api.list(path, **query), timeout=waited, why="all bound", every=0.25)
+
+    def clean(self) -> None:
+        """No pods, no claims, no atelet: the next run starts cold."""
+        for node in self.plane.api.list("/api/v1/nodes", resourceVersion="0"):
+            found = [key for key in node["metadata"].get("annotations", {}) if names.claimed_pool(key) is not None]
+            if found:
+                gone: Object = {"annotations": dict.fromkeys(found), "labels": {names.NODE_LABEL: None}}
+                self.plane.api.patch(f"/api/v1/nodes/{node['metadata']['name']}", {"metadata": gone})
+        self.plane.wait(self.empty, timeout=300, why="a clean plane", every=0.5)
+        self.plane.wait(lambda: not self.rig.metric("ateplace_extender_picks_in_flight"), why="no pick in flight")
+        time.sleep(1)
+
+    def empty(self) -> bool:
+        """Whether no pod is left. Thousands take longer than one request may: what is left is deleted once more."""
+        for namespace in (NAMESPACE, REVIEWED):
+            path = f"/api/v1/namespaces/{namespace}/pods"
+            if self.plane.api.list(path, limit="1", resourceVersion="0"):
+                with contextlib.suppress(httpx.TimeoutException):
+                    self.plane.api.delete(path, gracePeriodSeconds="0")
+                return False
+        return not self.plane.api.list("/api/v1/namespaces/ate-system/pods", resourceVersion="0")
+
+
+def report(case: Case, kinds: dict[str, list[Result]]) -> tuple[dict[str, object], list[str]]:
+    """Print the medians; the figures, and what missed its target."""
+    print(f"\n{case} (medians of {case.runs} runs; optimum {case.optimum} nodes)", flush=True)
+    print(f"{'':8} {'P50':>8} {'P90':>8} {'P99':>8} nodes patches requests  CPU extender scheduler")
+    slow: dict[str, float] = {}
+    for kind, results in kinds.items():
+        middle = [statistics.median(one.percentile(share) for one in results) for share in (0.5, 0.9, 0.99)]
+        slow[kind] = middle[2]
+        times = " ".join(f"{1000 * value:>5.0f} ms" for value in middle)
+        counts = [statistics.median(getattr(one, name) for one in results) for name in ("nodes", "patches", "requests")]
+        cpu = [1000 * statistics.median(one.cpu[name] for one in results) for name in ("extender", "scheduler")]
+        numbers = f"{counts[0]:>5.0f} {counts[1]:>7.0f} {counts[2]:>8.0f} {cpu[0]:>10.0f} ms {cpu[1]:>6.0f} ms"
+        print(f"{kind:8} {times} {numbers}")
+    ours = [*kinds.get("extender", ()), *kinds.get("together", ())]
+    figures: dict[str, object] = {
+        f"{kind} P99 ×": round(seconds / slow["stock"], 2) for kind, seconds in slow.items() if kind != "stock"
+    }
+    used = statistics.median(one.nodes for one in ours)
+    figures |= {
+        "nodes": used,
+        "optimum": case.optimum,
+        "stock nodes": statistics.median(one.nodes for one in kinds["stock"]),
+        "patches a node": round(statistics.median(one.patches / one.nodes for one in ours), 2),
+        "bound before claimed": sum(one.early for one in ours),
+        "errors": sum(one.errors for one in ours),
+    }
+    print(json.dumps(figures, ensure_ascii=False), flush=True)
+    missed = [
+        f"{case}: {kind} P99 {slow[kind] / slow['stock']:.2f} × stock, not {target}"
+        for kind, target in TARGETS[case.size].items()
+        if case.judged and slow.get(kind, 0.0) > target * slow["stock"]
+    ]
+    if used > 1.1 * case.optimum:
+        missed.append(f"{case}: {used} nodes, not {case.optimum}")
+    if statistics.median(one.patches / one.nodes for one in ours) > 1.25:
+        missed.append(f"{case}: too many patches")
+    missed += [f"{case}: {what}" for what in ("bound before claimed", "errors") if figures[what]]
+    return figures, missed
+
+
+def cases(options: argparse.Namespace) -> list[Case]:
+    wanted = []
+    for nodes in options.nodes:
+        wanted.append(Case(nodes, options.pods, "small", options.runs))
+        if nodes >= options.pods and nodes == max(options.nodes):
+            wanted.append(Case(nodes, options.pods, "large", options.runs))
+    if options.once:
+        wanted += [Case(1000, 3000, "small", 1, judged=False), Case(5000, 300, "small", 1, judged=False)]
+    return [case for case in wanted if case.size in options.sizes]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="*", default=[20, 100, 1000])
+    parser.add_argument("--pods", type=int, default=300)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--sizes", nargs="+", default=["small", "large"], help="large: one pod a node")
+    kinds = ["stock", "extender", "together", "limit", "atelet"]
+    parser.add_argument("--kinds", nargs="+", default=kinds, help="stock, and at least one of ours")
+    parser.add_argument(
+        "--once", action=argparse.BooleanOptionalAction, default=True, help="3,000 pods and 5,000 nodes, once each"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="GROUP__FIELD=VALUE", help="a setting")
+    options = parser.parse_args()
+    settings = dict(item.split("=", 1) for item in options.set)
+    wanted = cases(options)
+    missed: list[str] = []
+    figures: dict[str, object] = {}
+    for nodes in dict.fromkeys(case.nodes for case in wanted):
+        with ControlPlane() as plane:
+            substrate.install(plane, controller=False)
+            atelet = {"name": "atelet", "resources": {"requests": {"cpu": f"{ATELET_CPU}m"}}}
+            spec = {"spec": {"template": {"spec": {"containers": [atelet]}}}}
+            plane.api.patch("/apis/apps/v1/namespaces/ate-system/daemonsets/atelet", spec, kind="strategic")
+            plane.add_nodes(nodes, cpu=str(NODE_CPU // 1000))
+            webhooks.install_access(plane)
+            with Scheduling(plane, **settings) as rig, webhooks.webhook(plane) as webhook:
+                plane.add_scheduler(STOCK, stock(rig))
+                bench = Bench(plane, rig, webhook)
+                rig.wait_ready()
+                for case in (each for each in wanted if each.nodes == nodes):
+                    results: dict[str, list[Result]] = {kind: [] for kind in case.kinds if kind in options.kinds}
+                    for kind in ("stock", "extender", "together"):
+                        bench.run(kind, min(30, case.pods), case.requests)  # connections, caches
+                    for _ in range(case.runs):
+                        for kind, found in results.items():
+                            found.append(bench.run(kind, case.pods, case.requests))
+                    figures[str(case)], more = report(case, results)
+                    missed += more
+    for line in missed:
+        print(f"missed: {line}")
+    print(json.dumps({"bench": "burst", **figures, "missed": missed, "ok": not missed}, ensure_ascii=False))
+    return int(bool(missed))
+
+
+def stock(rig: Scheduling) -> Object:
+    """kube-scheduler's default profile, under another name and with the client limits that ours has."""
+    return {
+        "clientConnection": rig.configuration()["clientConnection"],
+        "profiles": [{"schedulerName": STOCK}],
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

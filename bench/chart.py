@@ -1,0 +1,72 @@
+"""A step chart as SVG, of our own: lines over seconds, with marks. Readable on light and dark pages (pure)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+WIDTH, HEIGHT = 860, 330
+LEFT, RIGHT, TOP, BOTTOM = 46, 180, 42, 40
+APART: Final = 1.5
+"""Lines of the same value are drawn so far from each other."""
+STYLE: Final = """
+  text { font: 12px system-ui, sans-serif; fill: #57606a }
+  .title { font-size: 14px; font-weight: 600 }
+  .grid { stroke: #8884; stroke-width: 1 }
+  .mark { stroke: #57606a; stroke-width: 1; stroke-dasharray: 3 3 }
+  .line { fill: none; stroke-width: 2.5; stroke-linejoin: round }
+  @media (prefers-color-scheme: dark) { text { fill: #9da7b3 } .mark { stroke: #9da7b3 } }
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    name: str
+    colour: str
+    points: Sequence[tuple[float, float]]
+    """(seconds, value): the value holds until the next point."""
+    dashed: bool = False
+
+
+def draw(title: str, lines: Sequence[Line], marks: Sequence[tuple[float, str]], end: float) -> str:
+    """The chart from 0 to `end` seconds."""
+    top = max((value for line in lines for _, value in line.points), default=1.0) + 1
+
+    def x(seconds: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * seconds / end
+
+    def y(value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / top
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{escape(title, quote=True)}">',
+        f"<style>{STYLE}</style>",
+        f'<text class="title" x="{LEFT}" y="18">{escape(title)}</text>',
+    ]
+    for value in range(0, int(top) + 1, 2):
+        parts.append(f'<path class="grid" d="M{LEFT} {y(value):.1f}H{x(end):.1f}"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value}</text>')
+    step = next(step for step in (1, 2, 5, 10, 20, 30, 60, 120, 600) if end / step <= 12)
+    parts += [
+        f'<text x="{x(tick):.1f}" y="{HEIGHT - 18}" text-anchor="middle">{tick} s</text>'
+        for tick in range(0, int(end) + 1, step)
+    ]
+    for seconds, words in marks:
+        parts.append(f'<path class="mark" d="M{x(seconds):.1f} {TOP - 8}V{HEIGHT - BOTTOM}"/>')
+        parts.append(f'<text x="{x(seconds) + 4:.1f}" y="{TOP}">{escape(words)}</text>')
+    for number, line in enumerate(lines):
+        shift = (number - len(lines) / 2) * APART
+        path = "".join(
+            f"M{x(at):.1f} {y(value) + shift:.1f}" if not index else f"H{x(at):.1f}V{y(value) + shift:.1f}"
+            for index, (at, value) in enumerate(line.points)
+        )
+        dash = ' stroke-dasharray="6 4"' if line.dashed else ""
+        parts.append(f'<path class="line" stroke="{line.colour}"{dash} d="{path}H{x(end):.1f}"/>')
+    for index, line in enumerate(lines):
+        height = TOP + 22 + 22 * index
+        dash = ' stroke-dasharray="6 4"' if line.dashed else ""
+        start = WIDTH - RIGHT + 12
+        parts.append(f'<path class="line" stroke="{line.colour}"{dash} d="M{start} {height}h22"/>')
+        parts.append(f'<text x="{start + 28}" y="{height + 4}">{escape(line.name)}</text>')
+    return "\n".join([*parts, "</svg>", ""])
