@@ -1,0 +1,261 @@
+"""A change of authority while everybody calls: the API server our webhook, a scheduler the extender.
+
+Everything is real but three things: the kubelets' part (Secrets to files, half a second late), the two servers'
+applications, and the scheduler, which here is a client that reads its CA file when its pod starts and its own pair on
+every call, as kube-scheduler does.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from ateplace import names
+from ateplace.errors import ServerError
+from ateplace.guard import Limits
+from ateplace.kube import Kube
+from ateplace.serve import Server
+from ateplace.settings import Certs, Cluster, Settings
+from certs import files
+from certs.inject import PATH as CONFIGURATIONS
+from certs.keeper import Keeper
+from certs.pem import fingerprint, load_certificates
+from certs.rotation import Phase
+from certs.source import CertificateSource
+from certs.store import Secret, Store
+from local import ControlPlane
+from tests.certifying import extender_name, extender_source, steady, until
+
+SETTLE = 1.5
+CALLS = 10
+"""Of the webhook and of the extender each, between any two steps of the change."""
+LATE = 0.5
+LEAVES = (names.WEBHOOK_CERTIFICATE, names.EXTENDER_CERTIFICATE, names.SCHEDULER_CERTIFICATE)
+
+
+async def allow(scope: Any, receive: Any, send: Any) -> None:
+    """An ASGI application that allows every review."""
+    body = (await receive())["body"]
+    uid = json.loads(body)["request"]["uid"] if scope["path"] == "/mutate" else ""
+    review = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {"uid": uid, "allowed": True},
+    }
+    answer = json.dumps(review).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": answer})
+
+
+async def kubelet(store: Store, secret: str, directory: Path, delivered: dict[str, str]) -> None:
+    """Bring a Secret to a directory, a little late each time; `delivered` tells which version is there."""
+    while True:
+        found = await store.read(secret)
+        if found is not None and found.metadata.resource_version != delivered.get(secret):
+            await asyncio.sleep(LATE)
+            content = {name: found.text(name) for name in (files.CERTIFICATE, files.KEY, files.AUTHORITIES)}
+            await asyncio.to_thread(files.project, directory, content)
+            delivered[secret] = found.metadata.resource_version
+        await asyncio.sleep(0.1)
+
+
+class SchedulerPod:
+    """Calls the extender, on a new connection each time."""
+
+    def __init__(self, directory: Path, name: str, port: Callable[[], int]) -> None:
+        self._directory = directory
+        self._name = name
+        self._port = port
+        self.authorities = ""
+        self.calls = 0
+        self.failures: list[str] = []
+        self.serials: set[str] = set()
+
+    def restart(self) -> None:
+        self.authorities = (self._directory / files.AUTHORITIES).read_text()
+
+    async def call(self) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cadata=self.authorities)
+        base = (self._directory / files.LINK).resolve()
+        context.load_cert_chain(base / files.CERTIFICATE, base / files.KEY)
+        try:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", self._port(), ssl=context, server_hostname=self._name
+            )
+            try:
+                self.serials.add(writer.get_extra_info("ssl_object").getpeercert()["serialNumber"])
+                writer.write(b"POST /filter HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+                answer = await asyncio.wait_for(reader.readline(), 30)
+            finally:
+                writer.transport.abort()
+        except OSError as error:
+            self.failures.append(str(error))
+        else:
+            if b" 200 " not in answer:
+                self.failures.append(repr(answer))
+        self.calls += 1
+
+    async def run(self, enough: asyncio.Event) -> None:
+        while not enough.is_set():
+            await self.call()
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def background(*work: Any) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+def configuration(namespace: str, port: int) -> dict[str, Any]:
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
+    return {
+        "metadata": {"name": names.WEBHOOK_CONFIGURATION},
+        "webhooks": [
+            {
+                "name": "change.ateplace.ate.dev",
+                "clientConfig": {"url": f"https://localhost:{port}/mutate"},
+                "rules": [rule],
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+                "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+                "failurePolicy": "Fail",
+                "timeoutSeconds": 30,
+            }
+        ],
+    }
+
+
+def deployment() -> dict[str, Any]:
+    labels = {"app": names.SCHEDULER}
+    container = {"name": "kube-scheduler", "image": "registry.k8s.io/kube-scheduler:v1.36.3"}
+    return {
+        "metadata": {"name": names.SCHEDULER},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [container], "terminationGracePeriodSeconds": 0},
+            },
+        },
+    }
+
+
+def test_a_change_of_authority_costs_no_call(
+    plane: ControlPlane, namespace: str, nodes: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    nodes(1)
+    settings = Settings(
+        cluster=Cluster(kubeconfig=str(plane.kubeconfig), namespace=namespace, request_timeout=60),
+        certs=Certs(settle=SETTLE, localhost=True),
+    )
+    asyncio.run(change(plane, namespace, settings, tmp_path))
+
+
+async def change(plane: ControlPlane, namespace: str, settings: Settings, root: Path) -> None:
+    kube = await Kube.connect(settings.cluster)
+    store = Store(kube, namespace)
+    keeper = Keeper(kube, settings)
+    webhook = CertificateSource(root / names.WEBHOOK_CERTIFICATE, client_ca=False, names=["localhost"], poll=0.1)
+    extender = extender_source(root, settings)
+    limits = Limits(body_bytes=1 << 20)
+    hook = Server(allow, host="127.0.0.1", port=0, tls=webhook.context, limits=limits)
+    verbs = Server(allow, host="127.0.0.1", port=0, tls=extender.context, limits=limits, accepts=extender.accepts)
+    pod = SchedulerPod(root / names.SCHEDULER_CERTIFICATE, extender_name(settings), lambda: verbs.port)
+    refusals: list[str] = []
+    reviews = 0
+    enough = asyncio.Event()
+    delivered: dict[str, str] = {}
+
+    async def api_server_calls() -> None:
+        nonlocal reviews
+        while True:
+            try:
+                body = {"metadata": {"generateName": "call-"}}
+                path = f"/api/v1/namespaces/{namespace}/configmaps"
+                await kube.create(path, body, object, query={"dryRun": "All"})
+            except ServerError as error:
+                refusals.append(str(error))
+            reviews += 1
+            await asyncio.sleep(0.02)
+
+    async def everybody_calls() -> None:
+        current = {secret: await version(store, secret) for secret in LEAVES}
+        await until(lambda: delivered == current)
+        calls, asked = pod.calls, reviews
+        await until(lambda: pod.calls >= calls + CALLS and reviews >= asked + CALLS)
+
+    async def pods_are_replaced() -> None:
+        """Restart our scheduler whenever its pod is another one and runs."""
+        last = ""
+        while True:
+            query = {"labelSelector": f"app={names.SCHEDULER}", "fieldSelector": "status.phase=Running"}
+            async for found in kube.list(f"/api/v1/namespaces/{namespace}/pods", Secret, query=query):
+                if found.metadata.uid != last and found.metadata.deletion_timestamp is None:
+                    last = found.metadata.uid
+                    pod.restart()
+            await asyncio.sleep(0.1)
+
+    try:
+        await keeper.bring_into_step()
+        kubelets = (kubelet(store, secret, root / secret, delivered) for secret in LEAVES)
+        async with background(*kubelets, webhook.run(), extender.run()):
+            await webhook.ready()
+            await extender.ready()
+            await hook.start()
+            await verbs.start()
+            await kube.create(CONFIGURATIONS, configuration(namespace, hook.port), object)
+            await kube.create(f"/apis/apps/v1/namespaces/{namespace}/deployments", deployment(), object)
+            await steady(keeper)
+            async with background(pods_are_replaced()):
+                await until(lambda: bool(pod.authorities))
+                async with background(api_server_calls()), asyncio.TaskGroup() as group:
+                    group.create_task(pod.run(enough))
+                    (old,) = await authorities(store)
+                    await keeper.change_authority("for a test")
+                    phases = await steady(keeper, everybody_calls)
+                    (new,) = await authorities(store)
+                    await until(lambda: pod.authorities.count("BEGIN") == 1 and len(load(pod)) == 1)
+                    assert load(pod) == {new} != {old}
+                    await everybody_calls()
+                    enough.set()
+        print(f"\n{pod.calls} calls of the extender, {reviews} of the webhook, {pod.failures + refusals} failed")
+        assert pod.failures == []
+        assert refusals == []
+        assert len(pod.serials) == 2
+        assert {Phase.RESTARTING, Phase.DROPPING} < set(phases), "both halves of the change, each with calls in it"
+    finally:
+        plane.api.delete(f"{CONFIGURATIONS}/{names.WEBHOOK_CONFIGURATION}")
+        await hook.stop(1.0)
+        await verbs.stop(1.0)
+        await kube.close()
+
+
+def load(pod: SchedulerPod) -> set[str]:
+    return {fingerprint(each) for each in load_certificates(pod.authorities.encode())}
+
+
+async def version(store: Store, secret: str) -> str:
+    found = await store.read(secret)
+    assert found is not None
+    return found.metadata.resource_version
+
+
+async def authorities(store: Store) -> set[str]:
+    found = await store.read(names.EXTENDER_CERTIFICATE)
+    assert found is not None
+    return {fingerprint(each) for each in found.certificates(files.AUTHORITIES)}

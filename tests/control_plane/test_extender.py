@@ -1,0 +1,502 @@
+"""The extender with a real kube-scheduler and the shipped configuration; beside every test runs the witness."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from ateplace import names
+from ateplace.model import PodSpec
+from ateplace.resources import CPU, MEMORY, requests, total
+from bench.recorder import cpu_seconds
+from extender import rules as why
+from local import ControlPlane, substrate
+from local.api import Object
+from local.scheduling import Scheduling, pool_pod
+from tests.placing import OWNER, ateom, claims, create, priority_class, where
+
+Nodes = Callable[..., list[str]]
+ATELET = {"requests": {"cpu": "500m", "memory": "512Mi"}}
+OWN = "of-its-own"
+DAEMONSET = "/apis/apps/v1/namespaces/ate-system/daemonsets/atelet"
+
+
+@pytest.fixture(scope="module")
+def rig(plane: ControlPlane) -> Iterator[Scheduling]:
+    """Half a CPU goes to atelet on every node."""
+    substrate.install(plane, controller=False)
+    containers = plane.api.get(DAEMONSET)["spec"]["template"]["spec"]["containers"]
+    with Scheduling(plane) as running:
+        patch_atelet(plane, containers=[{**container, "resources": ATELET} for container in containers])
+        running.restart()
+        yield running
+    patch_atelet(plane, containers=containers)
+
+
+@pytest.fixture
+def nodes(nodes: Nodes, namespace: str) -> Nodes:
+    """Nodes that only this test's pods want: those of a test before may still be waiting."""
+    return lambda count, labels=None, **options: nodes(count, labels={OWNER: namespace, **(labels or {})}, **options)
+
+
+def patch_atelet(plane: ControlPlane, **spec: Any) -> None:
+    plane.api.patch(DAEMONSET, {"spec": {"template": {"spec": spec}}})
+
+
+def message(plane: ControlPlane, namespace: str, pod: str) -> str:
+    """Why the scheduler has not placed a pod."""
+
+    def condition() -> str:
+        conditions = plane.api.get(f"/api/v1/namespaces/{namespace}/pods/{pod}").get("status", {}).get("conditions", [])
+        return next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
+
+    return plane.wait(condition, why="the scheduler's word")
+
+
+def test_a_pods_node_has_the_label_and_the_claim(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    nodes(3)
+    pool = substrate.pool(plane, namespace, "web")
+    create(plane, [ateom(pool, "one")])
+    node = where(plane, namespace, 1)["one"]
+    assert list(claims(plane, node)) == [names.claim_key(pool["metadata"]["uid"])]
+
+
+def test_two_pools_on_one_node_make_two_claims_and_one_label(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    nodes(3)
+    pools = [substrate.pool(plane, namespace, name) for name in ("web", "batch")]
+    for number, pool in enumerate(pools):
+        create(plane, [ateom(pool, f"p{number}")])
+        where(plane, namespace, number + 1)
+    found = where(plane, namespace, 2)
+    assert len(set(found.values())) == 1
+    expected = {names.claim_key(pool["metadata"]["uid"]) for pool in pools}
+    assert set(claims(plane, found["p0"])) == expected
+
+
+def test_a_burst_packs_nodes_and_costs_one_patch_a_node(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    nodes(12)
+    pool = substrate.pool(plane, namespace, "web")
+    before = rig.metric("ateplace_extender_claims_total", result="written")
+    create(plane, [ateom(pool, f"p{n}", requests={"cpu": "400m", "memory": "64Mi"}) for n in range(60)])
+    used = Counter(where(plane, namespace, 60).values())
+    assert sorted(used.values()) == [6, 18, 18, 18], "60 × 400m beside an atelet of 500m on 8 CPUs"
+    assert rig.metric("ateplace_extender_claims_total", result="written") - before <= 5
+    assert not rig.metric("ateplace_extender_calls_total", verb="filter", result="error")
+
+
+def test_the_reason_for_a_refusal_is_in_the_schedulers_event(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    nodes(2, taints=[{"key": "ate.dev/sandboxClass", "value": "microvm", "effect": "NoSchedule"}])
+    pool = substrate.pool(plane, namespace, "vm")
+    create(plane, [ateom(pool, "p", tolerations=[{"operator": "Exists"}])])
+    assert "2 atelet does not tolerate the taint ate.dev/sandboxClass" in message(plane, namespace, "p")
+    said = rig.get(f"/explain?pod={namespace}/p")
+    assert "refused all 2 nodes" in said and "does not tolerate" in said
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ({"nodeSelector": {names.NODE_LABEL: "true", "disk": "ssd"}}, "atelet's nodeSelector does not match"),
+        (
+            {
+                "affinity": {
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {
+                            "nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "Exists"}]}]
+                        }
+                    }
+                }
+            },
+            "atelet's node affinity does not match",
+        ),
+    ],
+)
+def test_ateoms_stay_off_nodes_where_atelet_may_not_run(  # noqa: PLR0917 - fixtures
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes, template: Object, reason: str
+) -> None:
+    (bad,) = nodes(1)
+    pool = substrate.pool(plane, namespace, "web")
+    patch_atelet(plane, **template)
+    try:
+        until_refused(rig, pool, bad, reason)
+        create(plane, [ateom(pool, "p")])
+        assert reason in message(plane, namespace, "p")
+        (good,) = nodes(1, labels={"disk": "ssd"})
+        assert where(plane, namespace, 1) == {"p": good}
+    finally:
+        patch_atelet(plane, nodeSelector={names.NODE_LABEL: "true", "disk": None}, affinity=None)
+        until_refused(rig, pool, bad, "")
+
+
+def until_refused(rig: Scheduling, pool: Object, node: str, reason: str) -> None:
+    """Wait until the extender has seen why this node is (or, with no reason, is no longer) barred."""
+    pod = pool_pod(pool, "probe")
+    pod["metadata"]["uid"] = "probe"
+    rig.plane.wait(
+        lambda: call(rig, pod, [node]).get("FailedAndUnresolvableNodes", {}).get(node, "") == reason,
+        why=f"the extender to say {reason!r}",
+    )
+
+
+def test_ateoms_stay_off_a_node_whose_atelet_crash_loops(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    (bad,) = nodes(1)
+    pool = substrate.pool(plane, namespace, "web")
+    create(plane, [ateom(pool, "first")])
+    assert where(plane, namespace, 1) == {"first": bad}
+    ready_atelets(plane, [bad])
+    try:
+        plane.hold("ate-system", "atelet", "crashloop")
+        replace_atelet(plane, bad)
+        plane.wait(lambda: reasons(plane, bad) == ["CrashLoopBackOff"], timeout=60, why="the new atelet to crash")
+        until_refused(rig, pool, bad, why.CRASHING)
+        create(plane, [ateom(pool, "last")])
+        assert why.CRASHING in message(plane, namespace, "last")
+    finally:
+        plane.hold("ate-system", "atelet", None)
+    # The one that crashed keeps its node barred for a minute; one that never did is judged afresh.
+    replace_atelet(plane, bad)
+    where(plane, namespace, 2)
+
+
+def atelets(plane: ControlPlane, node: str) -> list[Object]:
+    """The atelet pods there, those on their way out included."""
+    return plane.api.list(
+        "/api/v1/namespaces/ate-system/pods", labelSelector="app=atelet", fieldSelector=f"spec.nodeName={node}"
+    )
+
+
+def reasons(plane: ControlPlane, node: str) -> list[str]:
+    """What the containers of atelet wait for there; empty where they do not."""
+    statuses = [each for pod in atelets(plane, node) for each in pod["status"].get("containerStatuses", ())]
+    return [each["state"].get("waiting", {}).get("reason", "") for each in statuses]
+
+
+def replace_atelet(plane: ControlPlane, node: str) -> None:
+    """Wait until another atelet, made from the DaemonSet's newest template, is alone on the node.
+
+    Pods of nodes that are gone may hold up the DaemonSet's rolling update, so it is helped here.
+    """
+
+    def known() -> bool:
+        found = plane.api.get(DAEMONSET)
+        return bool(found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"])
+
+    plane.wait(known, timeout=60, why="the DaemonSet's controller to know the template")
+    old = {pod["metadata"]["uid"] for pod in atelets(plane, node)}
+    plane.api.delete(f"/api/v1/namespaces/ate-system/pods?fieldSelector=spec.nodeName={node}")
+
+    def replaced() -> bool:
+        uids = {pod["metadata"]["uid"] for pod in atelets(plane, node)}
+        return bool(uids) and not uids & old
+
+    plane.wait(replaced, timeout=60, why=f"another atelet on {node}")
+
+
+def test_pods_without_requests_are_packed_as_the_scheduler_scores_them(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    nodes(20, cpu="8")
+    pool = substrate.pool(plane, namespace, "web")
+    create(plane, [ateom(pool, f"p{number}") for number in range(300)])
+    used = Counter(where(plane, namespace, 300, timeout=120).values())
+    assert sorted(used.values()) == [75, 75, 75, 75], "7.5 CPUs of 100m each"
+
+
+@pytest.mark.parametrize("limit", ["requests", "slots"])
+def test_a_burst_that_fills_nodes_exactly_leaves_room_for_atelet(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes, limit: str
+) -> None:
+    """7.5 CPUs for ateoms and half of one for atelet, or 14 slots and one: nothing to spare."""
+    made = nodes(4, cpu="8", pods=15 if limit == "slots" else 110)
+    cpu = "500m" if limit == "requests" else "50m"
+    pool = substrate.pool(plane, namespace, "web")
+    per_node = 15 if limit == "requests" else 14
+    count = 4 * per_node
+    create(plane, [ateom(pool, f"p{n}", requests={"cpu": cpu, "memory": "64Mi"}) for n in range(count)])
+    used = Counter(where(plane, namespace, count).values())
+    assert used == Counter(dict.fromkeys(made, per_node))
+    ready_atelets(plane, made)
+    within_allocatable(plane, made)
+
+
+def test_nodes_that_others_have_filled_are_looked_at_before_they_are_claimed(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    """The pod fits everywhere, atelet beside it on one node only. A claim on another would start an atelet for nobody,
+    which on some clusters costs a stranger its place."""
+    *tight, roomy = sorted(nodes(13, cpu="8"))
+    taken = {"name": "c", "image": "registry.example/c:1", "resources": {"requests": {"cpu": "7"}}}
+    create(
+        plane,
+        [
+            {"metadata": {"name": node, "namespace": namespace}, "spec": {"nodeName": node, "containers": [taken]}}
+            for node in tight
+        ],
+    )
+    pool = substrate.pool(plane, namespace, "web")
+    create(plane, [ateom(pool, "p", requests={"cpu": "800m", "memory": "64Mi"})])
+    assert where(plane, namespace, 13)["p"] == roomy
+    assert [node for node in tight if claims(plane, node)] == tight[:1], "only the first, which nobody had looked at"
+    rig.restart()  # it is wary for minutes, and the tests that follow count its patches
+
+
+def ready_atelets(plane: ControlPlane, wanted: list[str]) -> None:
+    """Wait until atelet is Ready on every one of these nodes."""
+
+    def ready() -> bool:
+        pods = plane.api.list("/api/v1/namespaces/ate-system/pods")
+        there = {
+            pod["spec"].get("nodeName")
+            for pod in pods
+            if any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", ()))
+        }
+        missing = set(wanted) - there
+        assert not missing, f"no Ready atelet on {sorted(missing)}"
+        return True
+
+    plane.wait(ready, timeout=60, why="atelet on every claimed node")
+
+
+def within_allocatable(plane: ControlPlane, wanted: list[str]) -> None:
+    """What a kubelet would check and KWOK does not: a node's pods ask for no more than it has, and are not too many."""
+    for name in wanted:
+        pods = plane.api.list("/api/v1/pods", fieldSelector=f"spec.nodeName={name}")
+        asked = total(requests(msgspec.convert(pod["spec"], PodSpec)) for pod in pods)
+        has = plane.api.get(f"/api/v1/nodes/{name}")["status"]["allocatable"]
+        assert asked[CPU] <= 1000 * int(has["cpu"]) and asked[MEMORY] <= int(has["memory"].removesuffix("Gi")) * 2**30
+        assert len(pods) <= int(has["pods"])
+
+
+def test_what_other_pods_take_is_read_before_a_node_is_filled(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    """Somebody else's pod leaves 1 CPU: an ateom of 600m fits, but not beside an atelet of 500m."""
+    (full,) = nodes(1, cpu="4")
+    container = {"name": "c", "image": "registry.example/c:1", "resources": {"requests": {"cpu": "3"}}}
+    spec = {"containers": [container], "nodeSelector": {OWNER: namespace}}
+    create(plane, [{"metadata": {"name": "stranger", "namespace": namespace}, "spec": spec}])
+    where(plane, namespace, 1)
+    pool = substrate.pool(plane, namespace, "web")
+    create(plane, [ateom(pool, "p", requests={"cpu": "600m", "memory": "64Mi"})])
+    # The node was opened to find out; once atelet is there, the scheduler's own filter says the same first.
+    said = message(plane, namespace, "p")
+    assert why.NO_ROOM in said or "Insufficient cpu" in said
+    (free,) = nodes(1, cpu="4")
+    assert where(plane, namespace, 2) == {"stranger": full, "p": free}
+
+
+def test_a_pod_with_preferences_of_its_own_gets_its_way_among_the_pools_nodes(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    made = nodes(3)
+    pool = substrate.pool(plane, namespace, "web")
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {names.POOL_LABEL: "web"}},
+    }
+    for number in range(3):
+        create(plane, [ateom(pool, f"p{number}", topologySpreadConstraints=[spread])])
+        where(plane, namespace, number + 1)
+    assert set(where(plane, namespace, 3).values()) == set(made)
+    assert all(len(claims(plane, node)) == 1 for node in made)
+
+
+def test_a_stranger_is_not_evicted_for_an_ateom_that_is_refused_anyway(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    """The only node is barred to atelet and full of other people's pods, whose owner replaces them at once."""
+    nodes(1, cpu="2", taints=[{"key": "private", "effect": "NoSchedule"}])
+    selector = {OWNER: namespace}
+    anywhere = [{"operator": "Exists"}]
+    container = {"name": "c", "image": "registry.example/c:1", "resources": {"requests": {"cpu": "500m"}}}
+    template = {
+        "metadata": {"labels": {"app": "s"}},
+        "spec": {"containers": [container], "tolerations": anywhere, "nodeSelector": selector},
+    }
+    replicas = {"replicas": 4, "selector": {"matchLabels": {"app": "s"}}, "template": template}
+    plane.api.post(f"/apis/apps/v1/namespaces/{namespace}/replicasets", {"metadata": {"name": "s"}, "spec": replicas})
+    before = set(where(plane, namespace, 4))
+    pool = substrate.pool(plane, namespace, "web")
+    wanted = {"requests": {"cpu": "1", "memory": "64Mi"}, "tolerations": anywhere}
+    priority_class(plane, OWN, 5000)
+    create(plane, [ateom(pool, "p", **wanted), ateom(pool, "q", **wanted, priorityClassName=OWN)])
+    message(plane, namespace, "p")
+    message(plane, namespace, "q")
+    calls = rig.metric("ateplace_extender_calls_total", verb="preempt")
+    for number in range(20):
+        plane.api.patch(f"/api/v1/namespaces/{namespace}/pods/p", {"metadata": {"labels": {"turn": str(number)}}})
+    plane.wait(lambda: rig.metric("ateplace_extender_calls_total", verb="preempt") > calls, why="another preemption")
+    pods = plane.api.list(f"/api/v1/namespaces/{namespace}/pods", labelSelector="app=s")
+    assert {pod["metadata"]["name"] for pod in pods} == before, "0 evictions"
+
+
+def test_placeholders_are_preempted_and_nothing_else(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    (node,) = nodes(1, cpu="4500m")
+    pool = substrate.pool(plane, namespace, "web")
+    size = {"cpu": "1", "memory": "64Mi"}
+    low = {"priorityClassName": names.PLACEHOLDER_PRIORITY_CLASS, "requests": size}
+    placeholders = [ateom(pool, f"ph{n}", labels={names.PLACEHOLDER_LABEL: "web"}, **low) for n in range(2)]
+    for pod in placeholders:
+        del pod["metadata"]["labels"][names.POOL_LABEL]
+    stranger = ateom(pool, "stranger", requests=size, schedulerName="default-scheduler", priorityClassName="")
+    stranger["metadata"]["labels"] = {}
+    create(plane, [*placeholders, stranger])
+    where(plane, namespace, 3)
+    create(plane, [ateom(pool, "p1", requests=size), ateom(pool, "p2", requests=size)])
+    plane.wait(
+        lambda: (
+            {"p1", "p2"}
+            <= {
+                p["metadata"]["name"]
+                for p in plane.api.list(f"/api/v1/namespaces/{namespace}/pods")
+                if p["spec"].get("nodeName")
+            }
+        ),
+        why="both ateoms to be bound",
+    )
+    left = {pod["metadata"]["name"] for pod in plane.api.list(f"/api/v1/namespaces/{namespace}/pods")}
+    assert {"stranger", "p1", "p2"} <= left and len(left) == 4, f"one placeholder had to go: {left}"
+    assert len(claims(plane, node)) == 1
+
+
+def call(rig: Scheduling, pod: Object, node_names: list[str] | None, verb: str = "filter", **extra: Any) -> Object:
+    with rig.client() as client:
+        answer = client.post(f"/{verb}", json={"Pod": pod, "Nodes": None, "NodeNames": node_names, **extra})
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+
+def test_bad_calls_are_refused_in_words_and_never_mean_that_all_fit(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    (node,) = nodes(1)
+    pool = substrate.pool(plane, namespace, "web")
+    pod = ateom(pool, "p")
+    pod["metadata"]["uid"] = "a-uid"
+    assert call(rig, pod, []) == {"Error": "ateplace: the call names no node"}
+    assert call(rig, pod, None)["Error"].startswith("the call has no NodeNames")
+    assert call(rig, pod, ["unknown"])["FailedAndUnresolvableNodes"] == {"unknown": why.UNKNOWN}
+    assert call(rig, pod, [node, node, "unknown"]) == {"NodeNames": [node]}
+    assert call(rig, pod, [node]) == {"NodeNames": [node]}, "a replay"
+    with rig.client() as client:
+        assert client.post("/filter", json={"pod": pod, "nodeNames": [node]}).json() == {"Error": "the call has no Pod"}
+        assert client.post("/filter", content=b"{").status_code == 400
+        assert client.post("/bind", json={}).status_code == 404
+        assert client.get("/filter").status_code == 405
+        assert client.post("/preempt", json={"Pod": None}).status_code == 503
+
+
+def test_a_pool_that_is_not_there_or_being_deleted_gets_nothing_claimed(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    (node,) = nodes(1)
+    pool = substrate.pool(plane, namespace, "web")
+    ghost = ateom(pool, "g")
+    ghost["metadata"]["uid"] = "g-uid"
+    ghost["metadata"]["labels"][names.POOL_LABEL] = "nowhere"
+    assert call(rig, ghost, [node]) == {"Error": f"ateplace: there is no WorkerPool {namespace}/nowhere"}
+    other = ateom(pool, "o")
+    other["metadata"]["uid"] = "o-uid"
+    other["metadata"]["labels"][names.POOL_UID_LABEL] = "of-an-older-pool"
+    assert "is gone (of-an-older-pool)" in call(rig, other, [node])["Error"]
+    path = f"{substrate.POOLS.format(namespace)}/web"
+    plane.api.patch(path, {"metadata": {"finalizers": ["example.com/hold"]}})
+    plane.api.delete(path)
+    try:
+        last = ateom(pool, "l")
+        last["metadata"]["uid"] = "l-uid"
+        plane.wait(
+            lambda: "is being deleted" in call(rig, last, [node]).get("Error", ""), why="the deletion to be seen"
+        )
+        assert claims(plane, node) == {}
+    finally:
+        plane.api.patch(path, {"metadata": {"finalizers": None}})
+
+
+def test_other_peoples_pods_pass_untouched(plane: ControlPlane, rig: Scheduling, nodes: Nodes) -> None:
+    pod = {"metadata": {"name": "x", "namespace": "default", "uid": "x"}, "spec": {"containers": []}}
+    assert call(rig, pod, ["b", "a"]) == {"NodeNames": ["b", "a"]}
+    victims = {"a": {"Pods": [{"UID": "v"}], "NumPDBViolations": 2}}
+    answer = call(rig, pod, None, verb="preempt", NodeNameToMetaVictims=victims)
+    assert answer == {"NodeNameToMetaVictims": victims}
+
+
+@pytest.mark.parametrize("who", ["nobody", "stranger", "forger"])
+def test_only_the_scheduler_gets_past_the_handshake(rig: Scheduling, plane: ControlPlane, who: str) -> None:
+    """No certificate; one of our authority for another name; one that is not our authority's at all."""
+    if who == "stranger":
+        client = rig.client("stranger")
+    elif who == "nobody":
+        client = httpx.Client(base_url=rig.address, verify=False, trust_env=False)  # noqa: S501 - it is the server's turn to check
+    else:
+        forged = Scheduling(plane)
+        forged.directory = rig.directory.parent / "forged"
+        forged.write_certificates()
+        client = httpx.Client(base_url=rig.address, verify=forged.context("client", check=False), trust_env=False)
+    with client, pytest.raises((httpx.ReadError, httpx.RemoteProtocolError, httpx.ConnectError)):
+        client.post("/filter", json={})
+
+
+def test_the_extenders_account_cannot_bind(plane: ControlPlane, rig: Scheduling) -> None:
+    account = f"system:serviceaccount:{names.NAMESPACE}:{names.EXTENDER_SERVICE}"
+    for verb, resource in (("create", "pods/binding"), ("delete", "pods"), ("create", "pods"), ("patch", "pods")):
+        review = {"user": account, "resourceAttributes": {"verb": verb, "namespace": "default", "resource": resource}}
+        group, _, sub = resource.partition("/")
+        review["resourceAttributes"] = {"verb": verb, "namespace": "default", "resource": group, "subresource": sub}
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": review}
+        answer = plane.api.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+        assert not answer["status"]["allowed"], f"may {verb} {resource}"
+
+
+@pytest.mark.parametrize("updates", [60, pytest.param(200, marks=pytest.mark.slow)])
+def test_refused_pods_cost_next_to_nothing(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes, updates: int
+) -> None:
+    """Every event of any pod on a node makes the scheduler try all of them again: 40 calls for each."""
+    made = nodes(3, taints=[{"key": "private", "effect": "NoSchedule"}])
+    pool = substrate.pool(plane, namespace, "web")
+    create(plane, [ateom(pool, f"p{number}", tolerations=[{"operator": "Exists"}]) for number in range(40)])
+    message(plane, namespace, "p39")
+    stranger = {"name": "stranger", "namespace": namespace}
+    spec = {"containers": [{"name": "c", "image": "registry.example/c:1"}], "nodeName": made[0]}
+    create(plane, [{"metadata": stranger, "spec": spec}])
+
+    def window() -> tuple[float, float]:
+        """The part of a core that the extender takes, and the refusals for it, at 20 events in nine seconds."""
+        before, begun = cpu_seconds(rig.pids[0]), time.monotonic()
+        calls = rig.metric("ateplace_extender_calls_total", verb="filter", result="refused")
+        for number in range(updates):
+            labels = {"n": str(number)}
+            plane.api.patch(f"/api/v1/namespaces/{namespace}/pods/stranger", {"metadata": {"labels": labels}})
+            plane.wait(lambda number=number: time.monotonic() - begun > number * 9 / 20)  # type: ignore[misc]
+        spent = (cpu_seconds(rig.pids[0]) - before) / (time.monotonic() - begun)
+        return spent, rig.metric("ateplace_extender_calls_total", verb="filter", result="refused") - calls
+
+    tried = []
+    for _ in range(3):  # a second of a busy machine's CPU does less
+        spent, calls = window()
+        assert calls > 10 * updates, "they were tried again"
+        tried.append(f"{spent:.1%} of a core for {calls:.0f} refusals")
+        if spent < 0.05:
+            break
+    else:
+        pytest.fail(", ".join(tried))
+    print("\n" + tried[-1])

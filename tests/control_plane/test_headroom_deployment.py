@@ -1,0 +1,286 @@
+"""The placeholders' Deployment on a real API server: made, followed, put right, and gone when it should be."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ateplace import names
+from local import ApiError, ControlPlane, substrate
+from local.api import Object
+from tests import reconciling
+from tests.reconciling import Reconciler, pool_path
+
+ATEOM = {"requests": {"cpu": "500m", "memory": "512Mi"}}
+POLICIES = "/apis/admissionregistration.k8s.io/v1"
+
+
+@pytest.fixture(scope="module")
+def reconciler(plane: ControlPlane) -> Iterator[Reconciler]:
+    with reconciling.agent_substrate(plane), reconciling.reconciling(plane) as (running,):
+        yield running
+        assert running.missed() == 0
+        assert "Traceback" not in running.said()
+
+
+def path(namespace: str, name: str = "web-headroom") -> str:
+    return f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
+
+
+def make(plane: ControlPlane, namespace: str, headroom: str = "3", **options: Any) -> str:
+    """A pool with headroom; its UID."""
+    annotations = {names.HEADROOM_ANNOTATION: headroom}
+    options = {"resources": ATEOM} | options
+    made = substrate.pool(plane, namespace, "web", annotations=annotations, **options)
+    return str(made["metadata"]["uid"])
+
+
+def annotate(plane: ControlPlane, namespace: str, headroom: str | None) -> None:
+    note = {"metadata": {"annotations": {names.HEADROOM_ANNOTATION: headroom}}}
+    plane.api.patch(pool_path(namespace, "web"), note)
+
+
+def shaped(plane: ControlPlane, namespace: str, check: Callable[[Object], Any], why: str) -> Object:
+    """Wait until the Deployment is there and as it should be."""
+
+    def look() -> Object:
+        try:
+            found = plane.api.get(path(namespace))
+        except ApiError as error:
+            raise AssertionError(str(error)) from error
+        assert check(found), found["spec"]
+        return found
+
+    return plane.wait(look, why=why)
+
+
+def gone(plane: ControlPlane, namespace: str) -> None:
+    plane.wait(lambda: not plane.api.exists(path(namespace)), why="the placeholders' Deployment to be gone")
+
+
+def pod(deployment: Object) -> Object:
+    found: Object = deployment["spec"]["template"]["spec"]
+    return found
+
+
+def events(plane: ControlPlane, namespace: str, reason: str) -> list[str]:
+    found = plane.api.list(f"/api/v1/namespaces/{namespace}/events", fieldSelector=f"reason={reason}")
+    return [event["message"] for event in found if event["involvedObject"]["kind"] == names.POOL_KIND]
+
+
+@pytest.mark.usefixtures("reconciler")
+def test_headroom_follows_the_annotation_from_5_to_8_to_0_and_back(plane: ControlPlane, namespace: str) -> None:
+    uid = make(plane, namespace, "5")
+    made = shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 5, "five placeholders")
+    assert made["metadata"]["ownerReferences"][0]["uid"] == uid
+    assert pod(made)["containers"][0]["resources"]["requests"] == ATEOM["requests"]
+    annotate(plane, namespace, "8")
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 8, "eight placeholders")
+    annotate(plane, namespace, "0")
+    gone(plane, namespace)
+    annotate(plane, namespace, "1")
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 1, "one placeholder")
+    annotate(plane, namespace, None)
+    gone(plane, namespace)
+
+
+def test_a_bad_value_is_said_and_changes_nothing(plane: ControlPlane, namespace: str, reconciler: Reconciler) -> None:
+    make(plane, namespace, "3")
+    before = shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "three placeholders")
+    annotate(plane, namespace, "many")
+    plane.wait(lambda: events(plane, namespace, "BadHeadroom"), why="an Event about the bad value")
+    assert "'many'" in events(plane, namespace, "BadHeadroom")[0]
+    assert "headroom is not as asked" in reconciler.said()
+    assert plane.api.get(path(namespace))["metadata"]["uid"] == before["metadata"]["uid"]
+    assert plane.api.get(path(namespace))["spec"]["replicas"] == 3
+    annotate(plane, namespace, "4")
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 4, "a good value to be followed again")
+
+
+@pytest.mark.usefixtures("reconciler")
+def test_a_pool_without_requests_gets_a_default_and_a_warning(plane: ControlPlane, namespace: str) -> None:
+    make(plane, namespace, resources=None)
+    made = shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "placeholders")
+    assert pod(made)["containers"][0]["resources"]["requests"] == {"cpu": "500m", "memory": "512Mi"}
+    plane.wait(lambda: events(plane, namespace, "AteomsReserveNothing"), why="an Event that nothing is reserved")
+
+
+@pytest.mark.usefixtures("reconciler")
+def test_the_pools_changes_are_followed(plane: ControlPlane, namespace: str) -> None:
+    make(plane, namespace, nodeSelector={"disk": "ssd"})
+    shaped(plane, namespace, lambda found: pod(found)["nodeSelector"] == {"disk": "ssd"}, "the first shape")
+    template = {"nodeSelector": {"disk": None, "zone": "a"}, "resources": {"requests": {"cpu": "2"}}}
+    plane.api.patch(pool_path(namespace, "web"), {"spec": {"template": template, "ateomImage": "registry.example/b:2"}})
+    shaped(
+        plane,
+        namespace,
+        lambda found: (
+            pod(found)["nodeSelector"] == {"zone": "a"}
+            and pod(found)["containers"][0]["resources"]["requests"] == {"cpu": "2", "memory": "512Mi"}
+            and pod(found)["volumes"][0]["image"]["reference"] == "registry.example/b:2"
+        ),
+        "the second shape",
+    )
+
+
+@pytest.mark.usefixtures("reconciler")
+def test_what_the_controller_adds_is_followed_too(plane: ControlPlane, namespace: str) -> None:
+    make(plane, namespace, sandbox_class="microvm")
+    made = shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "placeholders")
+    assert pod(made)["nodeSelector"] == {"ate.dev/sandboxClass": "microvm"}
+    assert pod(made)["tolerations"][0]["key"] == "ate.dev/sandboxClass"
+
+
+@pytest.mark.usefixtures("reconciler")
+@pytest.mark.parametrize(
+    "vandalism",
+    [
+        {"spec": {"replicas": 0}},
+        {"spec": {"template": {"spec": {"nodeSelector": {"nowhere": "yes"}}}}},
+        {"spec": {"template": {"spec": {"hostNetwork": True}}}},
+        {"metadata": {"labels": {"extra": "label"}}},
+        {"metadata": {"ownerReferences": None}},
+    ],
+)
+def test_whatever_somebody_changes_is_put_right(plane: ControlPlane, namespace: str, vandalism: dict[str, Any]) -> None:
+    make(plane, namespace)
+    good = shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "placeholders")
+    plane.api.patch(path(namespace), vandalism)
+
+    def right(found: Object) -> bool:
+        ours = ("labels", "ownerReferences")
+        return found["spec"] == good["spec"] and all(
+            found["metadata"].get(key) == good["metadata"][key] for key in ours
+        )
+
+    shaped(plane, namespace, right, "what we made")
+
+
+@pytest.mark.usefixtures("reconciler")
+def test_nothing_is_written_when_there_is_nothing_to_write(
+    plane: ControlPlane, namespace: str, reconciler: Reconciler
+) -> None:
+    make(plane, namespace)
+    made = shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "placeholders")
+    reconciler.restart()
+    substrate.scale(plane, namespace, "web", 1)
+    annotate(plane, namespace, "4")
+    after = shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 4, "the new leader's work")
+    assert after["metadata"]["generation"] == made["metadata"]["generation"] + 1
+
+
+@pytest.mark.usefixtures("reconciler")
+@pytest.mark.parametrize("propagation", ["Background", "Foreground", "Orphan"])
+def test_a_pool_deleted_with_headroom_on_leaves_no_placeholder(
+    plane: ControlPlane, namespace: str, propagation: str
+) -> None:
+    reconciling.wait_for_the_garbage_collector(plane, namespace)
+    make(plane, namespace)
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "placeholders")
+    substrate.delete(plane, namespace, "web", propagation)
+    plane.wait(lambda: not plane.api.exists(pool_path(namespace, "web")), why="the pool to go")
+    gone(plane, namespace)
+    selector = {"labelSelector": names.PLACEHOLDER_LABEL}
+    plane.wait(
+        lambda: not plane.api.list(f"/api/v1/namespaces/{namespace}/pods", **selector), why="no placeholder to be left"
+    )
+
+
+@pytest.mark.usefixtures("reconciler")
+def test_a_pool_made_again_under_its_name_gets_placeholders_of_its_own(plane: ControlPlane, namespace: str) -> None:
+    first = make(plane, namespace)
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "placeholders")
+    substrate.delete(plane, namespace, "web")
+    plane.wait(lambda: not plane.api.exists(pool_path(namespace, "web")), why="the pool to go", every=0.01)
+    second = make(plane, namespace)
+    assert first != second
+    shaped(
+        plane,
+        namespace,
+        lambda found: (
+            found["spec"]["selector"]["matchLabels"][names.POOL_UID_LABEL] == second
+            and not found["metadata"].get("deletionTimestamp")
+        ),
+        "the second pool's placeholders",
+    )
+
+
+@pytest.mark.usefixtures("reconciler")
+def test_a_deployment_of_our_name_that_is_not_ours_is_left_alone(plane: ControlPlane, namespace: str) -> None:
+    labels = {"app": "theirs"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "registry.example/c"}]}}
+    theirs = {
+        "metadata": {"name": "web-headroom"},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+    }
+    made = plane.api.post(f"/apis/apps/v1/namespaces/{namespace}/deployments", theirs)
+    make(plane, namespace)
+    plane.wait(lambda: events(plane, namespace, "HeadroomNameTaken"), why="an Event that the name is taken")
+    found = plane.api.get(path(namespace))
+    assert (found["metadata"]["uid"], found["spec"]) == (made["metadata"]["uid"], made["spec"])
+    plane.api.delete(path(namespace))
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "ours, once the name is free")
+
+
+@contextlib.contextmanager
+def no_image_volumes(plane: ControlPlane, namespace: str) -> Iterator[None]:
+    """In this namespace the API server refuses image volumes as one without the feature does: 422."""
+    name = f"no-images-{namespace}"
+    expression = "!has(object.spec.template.spec.volumes) || object.spec.template.spec.volumes.all(v, !has(v.image))"
+    rule = {"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"]}
+    policy = {
+        "metadata": {"name": name},
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule | {"resources": ["deployments"]}]},
+            "validations": [{"expression": expression, "reason": "Invalid", "message": "no image volumes here"}],
+        },
+    }
+    here = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    binding = {
+        "metadata": {"name": name},
+        "spec": {
+            "policyName": name,
+            "validationActions": ["Deny"],
+            "matchResources": {"namespaceSelector": here},
+        },
+    }
+    plane.api.post(f"{POLICIES}/validatingadmissionpolicies", policy)
+    plane.api.post(f"{POLICIES}/validatingadmissionpolicybindings", binding)
+    try:
+        plane.wait(lambda: not takes_image_volumes(plane, namespace), why="the policy to be in force")
+        yield
+    finally:
+        plane.api.delete(f"{POLICIES}/validatingadmissionpolicybindings/{name}")
+        plane.api.delete(f"{POLICIES}/validatingadmissionpolicies/{name}")
+
+
+def takes_image_volumes(plane: ControlPlane, namespace: str) -> bool:
+    labels = {"app": "trial"}
+    spec = {
+        "containers": [{"name": "c", "image": "registry.example/c"}],
+        "volumes": [{"name": "v", "image": {"reference": "registry.example/v"}}],
+    }
+    body = {
+        "metadata": {"name": "trial"},
+        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}},
+    }
+    try:
+        plane.api.post(f"/apis/apps/v1/namespaces/{namespace}/deployments", body, dryRun="All")
+    except ApiError as error:
+        if error.status != 422:
+            raise
+        return False
+    return True
+
+
+@pytest.mark.usefixtures("reconciler")
+def test_where_image_volumes_are_not_taken_there_is_headroom_without_them(plane: ControlPlane, namespace: str) -> None:
+    assert takes_image_volumes(plane, namespace)
+    with no_image_volumes(plane, namespace):
+        make(plane, namespace)
+        made = shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "placeholders")
+        assert "volumes" not in pod(made)
+        plane.wait(lambda: events(plane, namespace, "NoImageVolumes"), why="an Event about it")
+        annotate(plane, namespace, "4")
+        shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 4, "a change to be followed")

@@ -1,0 +1,351 @@
+"""The rights that we ship are the rights that we use: proved from the API server's audit log.
+
+Every role runs under its ServiceAccount with exactly the shipped roles, on an API server without streaming lists (so
+that the paged ones, which are granted too, are needed), through everything that any of them ever does.
+"""
+
+import base64
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from local import ApiError, ControlPlane, substrate
+from local.api import Api, Object
+from local.kubeconfig import connect
+from local.pods import Installation
+from tests.deploying import ACCOUNT, ROLES, SECOND_SCHEDULER, assert_no_difference, of_kind, render
+
+QUICK = {
+    "reconciler__linger": 2,
+    "certs__settle": 1,
+    "serve__drain": 0,
+    "extender__deadline": 8,
+}
+NAMESPACE = "agents"
+LOOKING = "claim's outcome is unknown, looking"
+"""What the extender says when it has given up on an answer."""
+
+
+class Grant(NamedTuple):
+    """One verb on one kind of object; `name` is empty where all are meant."""
+
+    role: str
+    verb: str
+    group: str
+    resource: str
+    name: str
+
+
+def grants() -> set[Grant]:
+    """What the manifests give to our ServiceAccounts, verb by verb."""
+    objects = render(SECOND_SCHEDULER)
+    rules = {kind: of_kind(objects, kind) for kind in ("Role", "ClusterRole")}
+    found = set()
+    for kind in ("RoleBinding", "ClusterRoleBinding"):
+        for binding in of_kind(objects, kind).values():
+            reference = binding["roleRef"]
+            for subject in binding["subjects"]:
+                role = subject["name"].removeprefix("ateplace-")
+                if role not in ROLES:
+                    continue
+                for rule in rules[reference["kind"]][reference["name"]]["rules"]:
+                    found |= {
+                        Grant(role, verb, group, resource, name)
+                        for verb in rule["verbs"]
+                        for group in rule["apiGroups"]
+                        for resource in rule["resources"]
+                        for name in rule.get("resourceNames", [""])
+                    }
+    return found
+
+
+class WithoutStreamingLists(ControlPlane):
+    """An API server as it was before it could stream lists; `pids` are those of the plane's processes."""
+
+    def _spawn(self, name: str, argv: list[str], env: Mapping[str, str] | None = None) -> int:
+        if name == "kube-apiserver":
+            argv = [*argv, "--feature-gates=WatchList=false"]
+        pid = super()._spawn(name, argv, env)
+        self.pids: dict[str, int] = {**getattr(self, "pids", {}), name: pid}
+        return pid
+
+
+class Audit:
+    """The audit log's entries about our ServiceAccounts."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._log = plane.log("audit")
+
+    def entries(self) -> Iterator[tuple[str, dict[str, str], dict[str, object]]]:
+        for line in self._log.read_text("utf-8").splitlines():
+            if ACCOUNT in line:
+                entry = json.loads(line)
+                role = entry["user"]["username"].removeprefix(ACCOUNT)
+                if role in ROLES:
+                    yield role, entry.get("objectRef", {}), entry
+
+    def used(self) -> set[Grant]:
+        """Every grant that a request would have needed: for all objects, and for the one by name."""
+        found = set()
+        for role, what, entry in self.entries():
+            verb, group, resource = str(entry["verb"]), what.get("apiGroup", ""), what.get("resource", "")
+            subresource = what.get("subresource")
+            resource = f"{resource}/{subresource}" if subresource else resource
+            name = what.get("name", "") or _selected(str(entry["requestURI"]))
+            found |= {Grant(role, verb, group, resource, each) for each in ("", name)}
+        return found
+
+    def refused(self) -> list[str]:
+        return [
+            f"{role}: {entry['verb']} {entry['requestURI']}"
+            for role, _, entry in self.entries()
+            if entry.get("responseStatus", {}).get("code") == 403  # type: ignore[attr-defined]
+        ]
+
+
+def _selected(uri: str) -> str:
+    """The name in a list's or watch's field selector: resourceNames are checked against it."""
+    marker = "fieldSelector=metadata.name%3D"
+    return uri.partition(marker)[2].partition("&")[0] if marker in uri else ""
+
+
+@pytest.fixture(scope="module")
+def plane_under_audit() -> Iterator[WithoutStreamingLists]:
+    running = WithoutStreamingLists(nodes=3, audit=True)
+    with running:
+        substrate.install(running)
+        yield running
+
+
+def test_every_right_is_used_and_none_is_missing(plane_under_audit: WithoutStreamingLists, tmp_path: Path) -> None:
+    plane = plane_under_audit
+    installed = Installation(plane, SECOND_SCHEDULER, **QUICK)
+    installed.start()
+    plane.wait(installed.ready, timeout=90, why="ateplace to be ready")
+    audit = Audit(plane)
+    plane.api.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+
+    grow_and_shrink(plane)
+    ask_for_a_pool_that_is_not_there(plane)
+    say_the_same_again(plane)
+    lose_a_pool(plane, installed)
+    lose_an_answer(plane, installed, tmp_path)
+    change_the_authority(plane)
+    plane.wait(installed.ready, timeout=60, why="ateplace to be ready still")
+
+    assert (sorted(grants() - audit.used()), audit.refused()) == ([], [])
+    assert_no_difference(plane, SECOND_SCHEDULER)
+
+
+def ateoms(plane: ControlPlane, pool: str) -> int:
+    """How many run on nodes."""
+    pods = plane.api.list(f"/api/v1/namespaces/{NAMESPACE}/pods", labelSelector=f"ate.dev/worker-pool={pool}")
+    return sum(pod["status"].get("phase") == "Running" for pod in pods)
+
+
+def placeholders(plane: ControlPlane, pool: str) -> int:
+    path, selector = f"/api/v1/namespaces/{NAMESPACE}/pods", f"ateplace.ate.dev/placeholder={pool}"
+    return sum("nodeName" in pod["spec"] for pod in plane.api.list(path, labelSelector=selector))
+
+
+def annotate(plane: ControlPlane, pool: str, headroom: str | None) -> None:
+    path = f"{substrate.POOLS.format(NAMESPACE)}/{pool}"
+    plane.api.patch(path, {"metadata": {"annotations": {"ateplace.ate.dev/headroom": headroom}}})
+
+
+def grow_and_shrink(plane: ControlPlane) -> None:
+    """A pool with headroom that changes, and goes; a pool that comes, grows and goes."""
+    resources = {"requests": {"cpu": "100m", "memory": "64Mi"}}
+    substrate.pool(plane, NAMESPACE, "web", 3, annotations={"ateplace.ate.dev/headroom": "1"}, resources=resources)
+    plane.wait(lambda: (ateoms(plane, "web"), placeholders(plane, "web")) == (3, 1), timeout=60, why="web's pods")
+    annotate(plane, "web", "2")
+    plane.wait(lambda: placeholders(plane, "web") == 2, timeout=60, why="more headroom")
+    annotate(plane, "web", None)
+    plane.wait(lambda: placeholders(plane, "web") == 0, timeout=60, why="no headroom")
+    annotate(plane, "web", "1")
+    substrate.scale(plane, NAMESPACE, "web", 6)
+    plane.wait(lambda: (ateoms(plane, "web"), placeholders(plane, "web")) == (6, 1), timeout=60, why="web to grow")
+    substrate.delete(plane, NAMESPACE, "web")
+    path = f"{substrate.POOLS.format(NAMESPACE)}/web"
+    plane.wait(lambda: not plane.api.exists(path), timeout=60, why="web to be gone")
+
+
+def ask_for_a_pool_that_is_not_there(plane: ControlPlane) -> None:
+    spec = {"containers": [{"name": "ateom", "image": "registry.example/ateom:1"}]}
+    labels = {"ate.dev/worker-pool": "nobody"}
+    with pytest.raises(ApiError, match="there is no WorkerPool"):
+        plane.api.post(
+            f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": "stray", "labels": labels}, "spec": spec}
+        )
+
+
+def say_the_same_again(plane: ControlPlane) -> None:
+    """Words about the same thing within ten minutes raise the count of the Event that is there."""
+    substrate.pool(plane, NAMESPACE, "odd", 0)
+    path = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
+
+    def counted() -> int:
+        said = [event for event in plane.api.list(path) if event["reason"] == "BadHeadroom"]
+        return sum(event.get("series", {}).get("count", 1) for event in said)
+
+    # Each change is seen by what comes of it, so that no two are taken for one; the words are the same both times.
+    for times in (1, 2):
+        annotate(plane, "odd", "1")
+        plane.wait(lambda: placeholders(plane, "odd") == 1, timeout=60, why="a placeholder")
+        annotate(plane, "odd", "many")
+        plane.wait(lambda times=times: counted() == times, timeout=60, why="an Event about a bad annotation")  # type: ignore[misc]
+        annotate(plane, "odd", None)
+        plane.wait(lambda: placeholders(plane, "odd") == 0, timeout=60, why="the placeholder to go")
+
+
+def lose_a_pool(plane: ControlPlane, installed: Installation) -> None:
+    """A pool that went while nobody was looking, by force; its placeholders go once a read has proved it."""
+    substrate.pool(plane, NAMESPACE, "gone", 0, annotations={"ateplace.ate.dev/headroom": "1"})
+    plane.wait(lambda: placeholders(plane, "gone") == 1, timeout=60, why="a placeholder")
+    reconciler = installed.pods["reconciler"]
+    plane.stop(reconciler.name)
+    substrate.delete(plane, NAMESPACE, "gone", "Orphan")
+    path = f"{substrate.POOLS.format(NAMESPACE)}/gone"
+    plane.api.patch(path, {"metadata": {"finalizers": None}})
+    plane.wait(lambda: not plane.api.exists(path), timeout=30, why="the pool to be gone")
+    reconciler.run()
+    plane.wait(lambda: placeholders(plane, "gone") == 0, timeout=60, why="the placeholder to go")
+
+
+def lose_an_answer(plane: WithoutStreamingLists, installed: Installation, directory: Path) -> None:
+    """A claim whose answer is lost is looked up: the API server stands still while it is being written."""
+    scheduler = installed.pods["scheduler"]
+    scheduler.kill()
+    substrate.pool(plane, NAMESPACE, "lost", 1)
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    (pod,) = plane.wait(
+        lambda: plane.api.list(path, labelSelector="ate.dev/worker-pool=lost"), timeout=60, why="a pod to be placed"
+    )
+    nodes = [node["metadata"]["name"] for node in plane.api.list("/api/v1/nodes")]
+    secret = plane.api.get("/api/v1/namespaces/ateplace-system/secrets/ateplace-scheduler-client")["data"]
+    files = {name: base64.b64decode(text) for name, text in secret.items()}
+    pair = directory / "pair.pem"
+    pair.write_bytes(files["tls.crt"] + files["tls.key"])
+    context = ssl.create_default_context(cadata=files["ca.crt"].decode())
+    context.load_cert_chain(pair)
+    url = f"https://{installed.pods['extender'].address}:8444/filter"
+    with httpx.Client(verify=context, trust_env=False, timeout=30) as client:
+
+        def ask(pod: Object) -> httpx.Response:
+            extensions = {"sni_hostname": "ateplace-extender.ateplace-system.svc"}
+            return client.post(url, json={"Pod": pod, "Nodes": None, "NodeNames": nodes}, extensions=extensions)
+
+        labels = {**pod["metadata"]["labels"], "ate.dev/worker-pool": "nobody", "ate.dev/worker-pool-uid": "0-0"}
+        stranger = {**pod, "metadata": {**pod["metadata"], "labels": labels}}
+        assert "nobody" in ask(stranger).text
+
+        pid, log = plane.pids["kube-apiserver"], plane.log(installed.pods["extender"].name)
+        before = log.read_text("utf-8").count(LOOKING)
+
+        def resume() -> None:
+            """As soon as the extender looks, after 20 s at the latest."""
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline and log.read_text("utf-8").count(LOOKING) == before:
+                time.sleep(0.05)
+            os.kill(pid, signal.SIGCONT)
+
+        os.kill(pid, signal.SIGSTOP)
+        resuming = threading.Thread(target=resume)
+        resuming.start()
+        answer = ask(pod)
+        resuming.join()
+        assert log.read_text("utf-8").count(LOOKING) > before, "no answer was lost"
+        assert answer.status_code == 200 and not answer.json().get("Error"), answer.text
+    scheduler.run()
+    plane.wait(lambda: ateoms(plane, "lost") == 1, timeout=60, why="lost's pod after all")
+
+
+def change_the_authority(plane: ControlPlane) -> None:
+    """Begun by an administrator, carried out by the leader under its own rights."""
+    flags = ["--set", f"cluster.kubeconfig={plane.kubeconfig}", "--set", "certs.settle=1"]
+    command = [sys.executable, "-m", "ateplace.cli", "certs"]
+    done = subprocess.run([*command, "rotate-ca", *flags], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+    def phase() -> str:
+        shown = subprocess.run([*command, "show", "-o", "json", *flags], capture_output=True, text=True, timeout=60)
+        return str(json.loads(shown.stdout)["phase"])
+
+    plane.wait(lambda: phase() == "Steady", timeout=120, why="the change of authority to end", every=1)
+
+
+def deployment(name: str, **metadata: object) -> Object:
+    labels = {"app": name}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "c", "image": "registry.example/c:1"}]},
+    }
+    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+    return {"metadata": {"name": name, **metadata}, "spec": spec}
+
+
+@pytest.fixture
+def accounts(plane_under_audit: ControlPlane) -> Iterator[tuple[Api, Api]]:
+    """The API as the reconciler and the extender may use it."""
+    with ExitStack() as stack:
+        leader, extender = (
+            stack.enter_context(closing(connect(plane_under_audit.kubeconfig_for(service_account=name))))
+            for name in ("ateplace-system/ateplace-reconciler", "ateplace-system/ateplace-extender")
+        )
+        yield leader, extender
+
+
+def test_what_rbac_grants_too_much_is_refused_by_policies(
+    plane_under_audit: ControlPlane, accounts: tuple[Api, Api]
+) -> None:
+    plane = plane_under_audit
+    leader, extender = accounts
+    deployments = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+    plane.api.post(deployments, deployment("theirs"))
+    substrate.pool(plane, NAMESPACE, "mine", 0)
+    pool = f"{substrate.POOLS.format(NAMESPACE)}/mine"
+    node = "/api/v1/nodes/node-0000"
+    own = "/apis/apps/v1/namespaces/ateplace-system/deployments/ateplace-scheduler"
+    secret = {"metadata": {"name": "another"}, "type": "kubernetes.io/tls", "data": {"tls.crt": "", "tls.key": ""}}
+    attempts: list[tuple[str, Callable[[], object]]] = [
+        ("may delete no Deployment but", lambda: leader.delete(f"{deployments}/theirs")),
+        ("may write no Deployment but", lambda: leader.post(deployments, deployment("more"))),
+        ("change nothing else of it", lambda: leader.patch(own, {"spec": {"replicas": 0}})),
+        ("nothing of a WorkerPool but", lambda: leader.patch(pool, {"spec": {"replicas": 9}})),
+        ("nothing of a WorkerPool but", lambda: leader.patch(pool, {"metadata": {"labels": {"a": "b"}}})),
+        ("nothing of a WorkerPool but", lambda: leader.patch(pool, {"metadata": {"finalizers": ["example.com/x"]}})),
+        ("no Secret but", lambda: leader.post("/api/v1/namespaces/ateplace-system/secrets", secret)),
+        ("Forbidden", lambda: leader.get("/api/v1/namespaces/kube-system/secrets")),
+        ("Forbidden", lambda: leader.get("/api/v1/namespaces/ateplace-system/secrets")),
+        ("Forbidden", lambda: extender.get("/api/v1/namespaces/ateplace-system/secrets/ateplace-ca")),
+        ("Forbidden", lambda: extender.patch(f"{node}/status", {"status": {"phase": "x"}})),
+    ]
+    for who in (leader, extender):
+        patches: list[tuple[str, Object]] = [
+            ("no label of a Node but", {"metadata": {"labels": {"example.com/a": "b"}}}),
+            ("no label of a Node but", {"metadata": {"labels": {"kubernetes.io/os": None}}}),
+            ("no label of a Node but", {"metadata": {"labels": {"ate.dev/atelet": "false"}}}),
+            ("no annotation of a Node but", {"metadata": {"annotations": {"example.com/a": "b"}}}),
+            ("nothing else of a Node", {"spec": {"unschedulable": True}}),
+            ("nothing else of a Node", {"metadata": {"finalizers": ["example.com/x"]}}),
+        ]
+        attempts += [(why, partial(who.patch, node, patch)) for why, patch in patches]
+    for why, attempt in attempts:
+        with pytest.raises(ApiError, match=why):
+            attempt()
+    claim = {"annotations": {"ate.dev/claim.0-0": ""}, "labels": {"ate.dev/atelet": "true"}}
+    extender.patch(node, {"metadata": claim})
+    leader.patch(node, {"metadata": {"annotations": {"ate.dev/claim.0-0": None}, "labels": {"ate.dev/atelet": None}}})

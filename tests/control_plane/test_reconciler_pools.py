@@ -1,0 +1,131 @@
+"""WorkerPools with real Deployments and the real garbage collector: every deletion ends, no update flaps atelet."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ateplace import names
+from local import ControlPlane, substrate
+from tests import reconciling
+from tests.reconciling import Reconciler, bound, claims, node_claims, pool_path, spread
+
+Nodes = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def reconciler(plane: ControlPlane) -> Iterator[Reconciler]:
+    with reconciling.agent_substrate(plane), reconciling.reconciling(plane, linger=120) as (running,):
+        yield running
+        assert running.missed() == 0
+        assert "Traceback" not in running.said()
+
+
+@pytest.mark.parametrize("propagation", ["Background", "Foreground"])
+def test_a_pool_with_50_pods_on_10_nodes_is_deleted_with_everything_it_had(
+    plane: ControlPlane,
+    namespace: str,
+    nodes: Nodes,
+    reconciler: Reconciler,
+    propagation: str,
+) -> None:
+    reconciling.wait_for_the_garbage_collector(plane, namespace)
+    names_ = nodes(10)
+    spread(plane, namespace, names_, 50)
+    began = time.monotonic()
+    substrate.delete(plane, namespace, "web", propagation)
+    plane.wait(lambda: not plane.api.exists(pool_path(namespace, "web")), timeout=60, why="the pool to go", every=0.02)
+    took = time.monotonic() - began
+    assert all(claims(plane, node) == (set(), False) for node in names_)
+    assert plane.api.list(f"/api/v1/namespaces/{namespace}/pods") == []
+    assert not plane.api.exists(f"/apis/apps/v1/namespaces/{namespace}/deployments/web-deployment")
+    print(f"\n{propagation} deletion of 50 pods on 10 nodes: {took:.2f} s")
+    assert took < 60, "without a linger"
+
+
+def test_orphaned_pods_keep_their_claims_and_lose_them_one_by_one(
+    plane: ControlPlane, namespace: str, nodes: Nodes, reconciler: Reconciler
+) -> None:
+    reconciling.wait_for_the_garbage_collector(plane, namespace)
+    names_ = nodes(10)
+    uid = spread(plane, namespace, names_, 50)
+    began = time.monotonic()
+    substrate.delete(plane, namespace, "web", "Orphan")
+    plane.wait(lambda: not plane.api.exists(pool_path(namespace, "web")), timeout=60, why="the pool to go", every=0.02)
+    took = time.monotonic() - began
+    print(f"\nOrphan deletion of 50 pods on 10 nodes: {took:.2f} s")
+    assert took < 60, "without a linger"
+    assert bound(plane, namespace) == 50
+    assert all(claims(plane, node) == ({uid}, True) for node in names_)
+    deployment = f"/apis/apps/v1/namespaces/{namespace}/deployments/web-deployment"
+    assert "ownerReferences" not in plane.api.get(deployment)["metadata"]
+    plane.api.patch(deployment, {"spec": {"replicas": 0}})
+    plane.wait(
+        lambda: all(claims(plane, node) == (set(), False) for node in names_),
+        timeout=60,
+        why="claims to go with their pods, without a linger",
+    )
+
+
+def test_a_pool_whose_deployment_was_orphaned_before_is_not_waited_for(
+    plane: ControlPlane, namespace: str, nodes: Nodes, reconciler: Reconciler
+) -> None:
+    reconciling.wait_for_the_garbage_collector(plane, namespace)
+    names_ = nodes(2)
+    uid = spread(plane, namespace, names_, 6)
+    plane.stop("ate-controller", signal.SIGKILL)
+    try:
+        path = f"/apis/apps/v1/namespaces/{namespace}/deployments/web-deployment"
+        plane.api.delete(path, {"propagationPolicy": "Orphan"})
+        plane.wait(lambda: not plane.api.exists(path), why="the Deployment to go")
+        substrate.delete(plane, namespace, "web")
+        plane.wait(lambda: not plane.api.exists(pool_path(namespace, "web")), why="the pool to go")
+        assert all(claims(plane, node) == ({uid}, True) for node in names_)
+    finally:
+        substrate.start_controller(plane)
+
+
+def test_a_rolling_update_does_not_flap_a_single_atelet(
+    plane: ControlPlane, namespace: str, nodes: Nodes, reconciler: Reconciler
+) -> None:
+    names_ = nodes(4)
+    spread(plane, namespace, names_, 20)
+
+    def atelets() -> dict[str, str]:
+        pods = plane.api.list("/api/v1/namespaces/ate-system/pods", labelSelector="app=atelet")
+        return {
+            pod["spec"]["nodeName"]: pod["metadata"]["uid"]
+            for pod in pods
+            if pod["spec"].get("nodeName") in names_ and "deletionTimestamp" not in pod["metadata"]
+        }
+
+    plane.wait(lambda: len(atelets()) == 4, why="atelet on every node")
+    before = atelets()
+    labels: set[bool] = set()
+    pool = pool_path(namespace, "web")
+    plane.api.patch(pool, {"spec": {"ateomImage": "registry.example/ateom:2"}})
+
+    def rolled() -> bool:
+        labels.update(node_claims(plane.api.get(f"/api/v1/nodes/{node}"))[1] for node in names_)
+        pods = plane.api.list(f"/api/v1/namespaces/{namespace}/pods")
+        new = [pod for pod in pods if pod["spec"]["containers"][0]["image"].endswith(":2")]
+        return len(new) == len(pods) == 20 and all(pod["spec"].get("nodeName") for pod in pods)
+
+    plane.wait(rolled, timeout=60, why="the rolling update")
+    assert labels == {True}
+    assert atelets() == before
+
+
+def test_a_finalizer_that_somebody_removed_comes_back_and_others_are_left_alone(
+    plane: ControlPlane, namespace: str, reconciler: Reconciler
+) -> None:
+    substrate.pool(plane, namespace, "web")
+    path = pool_path(namespace, "web")
+    plane.api.patch(path, {"metadata": {"finalizers": ["example.com/mine"]}})
+    ours = ["example.com/mine", names.FINALIZER]
+    plane.wait(lambda: plane.api.get(path)["metadata"]["finalizers"] == ours, why="our finalizer beside the other")
+    substrate.delete(plane, namespace, "web")
+    left = ["example.com/mine"]
+    plane.wait(lambda: plane.api.get(path)["metadata"]["finalizers"] == left, why="ours to go, and only ours")
+    plane.api.patch(path, {"metadata": {"finalizers": None}})

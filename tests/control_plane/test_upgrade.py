@@ -1,0 +1,106 @@
+"""Upgrade and rollback on a real API server: what a Deployment's revisions refer to, and what old and new both read."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ateplace import names
+from ateplace.errors import LocalError
+from ateplace.settings import load
+from local import ControlPlane, substrate
+from local.api import Object
+from local.pods import Installation, Pod
+from tests.deploying import NAMESPACE, OVERLAYS, ROLES, SECOND_SCHEDULER, claimed, newer
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ControlPlane]:
+    with ControlPlane(nodes=4) as running:
+        substrate.install(running)
+        yield running
+
+
+def rolled_out(cluster: ControlPlane) -> dict[str, tuple[str, str]]:
+    """The image and the settings of each role, once all its pods are of the newest revision."""
+    found = {}
+    for role in ROLES:
+        name = f"deployment/ateplace-{role}"
+        cluster.kubectl("rollout", "status", "-n", NAMESPACE, name, "--timeout=60s", timeout=90)
+        (container,) = json.loads(cluster.kubectl("get", "-n", NAMESPACE, name, "-o", "json"))["spec"]["template"][
+            "spec"
+        ]["containers"]
+        found[role] = (container["image"].rpartition(":")[2], container["envFrom"][0]["configMapRef"]["name"])
+    return found
+
+
+def test_rollout_undo_brings_back_the_old_pods_with_the_old_settings(cluster: ControlPlane, tmp_path: Path) -> None:
+    cluster.kubectl("apply", "--server-side", "-k", str(SECOND_SCHEDULER))
+    old = rolled_out(cluster)
+    cluster.kubectl("apply", "--server-side", "-k", str(newer(tmp_path)))
+    new = rolled_out(cluster)
+    assert {tag for tag, _ in new.values()} == {"v0.2.0"}
+    assert all(old[role][1] != new[role][1] for role in ROLES)
+    for role in ROLES:
+        cluster.kubectl("rollout", "undo", "-n", NAMESPACE, f"deployment/ateplace-{role}")
+    assert rolled_out(cluster) == old
+    for settings in {name for _, name in old.values()} | {name for _, name in new.values()}:
+        data = cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{settings}")["data"]
+        assert (load(data).settings.extender.open_ahead == 3) == (settings == new["extender"][1])
+    with pytest.raises(LocalError, match="--force-conflicts"):  # `undo` now owns what it changed
+        cluster.kubectl("apply", "--server-side", "-k", str(newer(tmp_path)))
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(newer(tmp_path)))
+    assert rolled_out(cluster) == new
+    cluster.kubectl("apply", "--server-side", "-k", str(SECOND_SCHEDULER))
+    assert rolled_out(cluster) == old
+
+
+def test_a_version_takes_over_what_another_one_left(cluster: ControlPlane) -> None:
+    """Claims in #134's form and in a form to come, Secrets with keys that we do not know: kept, used, not rewritten."""
+    cluster.api.post("/api/v1/namespaces", {"metadata": {"name": "agents"}})
+    installed = Installation(cluster, SECOND_SCHEDULER, reconciler__linger=5)
+    installed.start()
+    cluster.wait(installed.ready, timeout=90, why="ateplace to be ready")
+    room = {"requests": {"cpu": "50m", "memory": "32Mi"}}
+    pool = substrate.pool(cluster, "agents", "web", 3, resources=room)
+
+    def running() -> list[Object]:
+        pods = cluster.api.list("/api/v1/namespaces/agents/pods", labelSelector="ate.dev/worker-pool=web")
+        return [pod for pod in pods if pod["status"].get("phase") == "Running"]
+
+    cluster.wait(lambda: len(running()) == 3, timeout=60, why="the pool")
+    (node,) = claimed(cluster, pool)
+    secrets = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+    before = cluster.api.get(f"{secrets}/{names.WEBHOOK_CERTIFICATE}")["data"]
+    for role in ("reconciler", "extender", "webhook"):
+        _end(installed.pods[role])
+    key = names.claim_key(pool["metadata"]["uid"])
+    cluster.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": {key: ""}}})
+    cluster.api.patch(f"{secrets}/{names.WEBHOOK_CERTIFICATE}", {"data": {"to-come.txt": "eA=="}})
+    for role in ("reconciler", "extender", "webhook"):
+        installed.pods[role].run()
+    cluster.wait(installed.ready, timeout=90, why="ateplace to be ready again")
+    substrate.scale(cluster, "agents", "web", 6)
+    cluster.wait(lambda: len(running()) == 6, timeout=60, why="the pool to grow")
+    assert {pod["spec"]["nodeName"] for pod in running()} == set(claimed(cluster, pool)) == {node}
+    assert cluster.api.get(f"{secrets}/{names.WEBHOOK_CERTIFICATE}")["data"] == before | {"to-come.txt": "eA=="}
+    substrate.delete(cluster, "agents", "web")
+    path = f"{substrate.POOLS.format('agents')}/web"
+    cluster.wait(lambda: not cluster.api.exists(path) and not claimed(cluster, pool), timeout=60, why="the end")
+
+
+def _end(pod: Pod) -> None:
+    assert pod.plane.stop(pod.name, timeout=60) == 0
+
+
+def test_an_unknown_setting_is_refused_by_name_before_anything_is_served() -> None:
+    """Why each revision has a ConfigMap of its own: an older version would not start with a newer one's settings."""
+    environment = {"ATEPLACE_EXTENDER_TO_COME": "1", "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "ateplace.cli", "extender"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, cwd=OVERLAYS["dev"].parents[2]
+    )
+    assert done.returncode == 2 and "extender.to_come" in done.stderr

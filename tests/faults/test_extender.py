@@ -1,0 +1,258 @@
+"""The extender killed, doubled and kept waiting, during bursts; the numbers are those of the list of faults."""
+
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ateplace import names
+from local import ControlPlane, substrate
+from local.api import Object
+from local.scheduling import Scheduling
+from local.witness import Witness
+from tests.faults.meddler import Fate, Meddler, only
+from tests.placing import OWNER, ateom, claims, create, where
+from tests.reconciling import Reconciler
+
+Nodes = Callable[..., list[str]]
+SMALL = {"cpu": "400m", "memory": "64Mi"}
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def pool(plane: ControlPlane, namespace: str) -> Object:
+    substrate.install(plane, controller=False)
+    return substrate.pool(plane, namespace, "web")
+
+
+@pytest.fixture
+def nodes(nodes: Nodes, namespace: str) -> Nodes:
+    return lambda count, labels=None, **options: nodes(count, labels={OWNER: namespace, **(labels or {})}, **options)
+
+
+def no_leaks(plane: ControlPlane, pool: Object, made: list[str], used: set[str]) -> None:
+    """With a reconciler at work, claims end up on the nodes with pods and on no others."""
+    reconciler = Reconciler(plane, pool["metadata"]["namespace"], linger=2).start()
+    key = names.claim_key(pool["metadata"]["uid"])
+    try:
+        plane.wait(
+            lambda: {name for name in made if key in claims(plane, name)} == used,
+            timeout=60,
+            why="claims on the nodes with pods alone",
+            every=0.5,
+        )
+    finally:
+        reconciler.kill()
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])])
+def test_32_33_killed_at_random_points_of_a_burst_every_pod_ends_bound_claimed_and_once(
+    plane: ControlPlane, pool: Object, nodes: Nodes, kills: int
+) -> None:
+    made = nodes(max(12, kills // 2))
+    moment = random.Random(5)  # noqa: S311 - no secret
+    per_kill = 8
+    with Witness(plane) as witness, Scheduling(plane) as rig:
+        for round_ in range(kills):
+            create(plane, [ateom(pool, f"p{round_}-{n}", requests=SMALL) for n in range(per_kill)])
+            time.sleep(moment.uniform(0.0, 0.3))
+            rig.kill()
+            rig.start()
+            if moment.random() < 0.7:
+                rig.wait_ready()
+        rig.wait_ready()
+        found = where(plane, pool["metadata"]["namespace"], kills * per_kill, timeout=120)
+        assert witness.violations() == []
+        assert witness.bound >= kills * per_kill
+        no_leaks(plane, pool, made, set(found.values()))
+
+
+def test_two_replicas_with_alternating_calls_pack_as_one(
+    plane: ControlPlane, pool: Object, namespace: str, nodes: Nodes
+) -> None:
+    nodes(12)
+    with Witness(plane) as witness, Scheduling(plane, replicas=2) as rig:
+        create(plane, [ateom(pool, f"p{n}", requests=SMALL) for n in range(100)])
+        found = where(plane, namespace, 100)
+        assert witness.violations() == []
+        assert all(rig.metric("ateplace_extender_calls_total", number, verb="filter") for number in (0, 1))
+        assert len(set(found.values())) <= 6, "100 × 400m on nodes of 8 CPUs: five, and one more"
+
+
+@pytest.fixture
+def meddler(plane: ControlPlane) -> Iterator[Meddler]:
+    with Meddler(plane) as between:
+        yield between
+
+
+def failures(plane: ControlPlane, namespace: str) -> list[str]:
+    """What the scheduler said about attempts that failed."""
+    events = plane.api.list(f"/api/v1/namespaces/{namespace}/events", fieldSelector="reason=FailedScheduling")
+    return [event.get("message") or event.get("note", "") for event in events]
+
+
+def test_34_a_call_under_way_at_sigterm_is_answered_before_the_end(
+    plane: ControlPlane, pool: Object, namespace: str, nodes: Nodes, meddler: Meddler
+) -> None:
+    (node,) = nodes(1)
+    with Witness(plane) as witness, Scheduling(plane, cluster__kubeconfig=meddler.kubeconfig):
+        meddler.rule = only("PATCH", f"/nodes/{node}", Fate.LATE)
+        create(plane, [ateom(pool, "p", requests=SMALL)])
+        plane.wait(lambda: any(fate is Fate.LATE for *_, fate in meddler.seen), why="a call to be under way")
+        log = plane.log("extender-0")
+        before = len(log.read_text())
+        plane.keeper.signal("extender-0", signal.SIGTERM)
+        plane.wait(lambda: "stopping" in log.read_text()[before:], why="it to be stopping")
+        meddler.let_through()
+        assert plane.keeper.wait("extender-0", 30) == 0
+        assert where(plane, namespace, 1) == {"p": node}
+        assert failures(plane, namespace) == []
+        assert witness.violations() == []
+
+
+def test_39_a_node_whose_annotations_are_near_their_limit_is_refused_in_words(
+    plane: ControlPlane, pool: Object, namespace: str, nodes: Nodes
+) -> None:
+    (node,) = nodes(1)
+    path = f"/api/v1/nodes/{node}"
+    plane.api.patch(path, {"metadata": {"annotations": {"example.com/big": "x" * (256 * 1024 - 1024)}}})
+    with Scheduling(plane):
+        create(plane, [ateom(pool, "p", requests=SMALL)])
+        words = "the node's annotations are near the API's limit"
+        plane.wait(lambda: any(words in said for said in failures(plane, namespace)), why=words)
+        assert claims(plane, node) == {}
+        plane.api.patch(path, {"metadata": {"annotations": {"example.com/big": None}}})
+        assert where(plane, namespace, 1) == {"p": node}
+        assert claims(plane, node)
+
+
+HASTY = """
+from extender import verbs
+
+answer = verbs.Verbs._answer
+
+def answer_first(self, case, record, choice):
+    self.claims.ahead([choice.node], case.demand.pool, read=lambda node: False, wary=False)
+    return answer(self, case, record, choice)
+
+verbs.Verbs._answer = answer_first
+verbs.answerable = lambda case, node: True
+verbs._unread = lambda case, node: False
+from ateplace.cli import main
+main()
+"""
+"""An extender that answers first and claims afterwards."""
+
+
+def test_an_extender_that_answers_before_it_claims_is_found_out(
+    plane: ControlPlane, pool: Object, namespace: str, nodes: Nodes, witness: Witness
+) -> None:
+    """The shared plane's own witness tells, and has then told: no other test is to blame."""
+    assert witness.violations() == []
+    nodes(20, cpu="2")
+    hasty = [sys.executable, "-c", HASTY, "extender"]
+    with Scheduling(plane, argv=hasty, extender__open_ahead=0):
+        create(plane, [ateom(pool, f"p{n}", requests={"cpu": "1500m", "memory": "64Mi"}) for n in range(20)])
+        where(plane, namespace, 20)
+        assert witness.violations()
+
+
+def waiting(plane: ControlPlane, **scheduler: Any) -> Scheduling:
+    """A linger of 4 s, which the scheduler will exceed."""
+    return Scheduling(plane, scheduler=scheduler, reconciler__linger=4, cluster__stale_after=3)
+
+
+def test_bindings_held_up_past_the_linger_find_their_claims(
+    plane: ControlPlane, pool: Object, namespace: str, nodes: Nodes
+) -> None:
+    nodes(3, cpu="4")
+    slow = {"qps": 1, "burst": 2}
+    reconciler = Reconciler(plane, namespace, linger=4, unbound_wait=300, cluster__stale_after=3).start()
+    try:
+        with Witness(plane) as witness, waiting(plane, clientConnection=slow):
+            begun = time.monotonic()
+            create(plane, [ateom(pool, f"p{n}", requests=SMALL) for n in range(18)])
+            found = where(plane, namespace, 18, timeout=180)
+            assert time.monotonic() - begun > 3 * 4, "the last binding came long after the linger"
+            assert witness.violations() == []
+            assert all(claims(plane, node) for node in set(found.values()))
+    finally:
+        reconciler.kill()
+
+
+def test_a_volume_that_is_late_does_not_cost_the_claim(
+    plane: ControlPlane, pool: Object, namespace: str, nodes: Nodes
+) -> None:
+    (node,) = nodes(1)
+    storage = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "late"},
+        "provisioner": "example.com/late",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    }
+    size = {"accessModes": ["ReadWriteOnce"], "storageClassName": "late"}
+    plane.apply([storage])
+    claim = {"metadata": {"name": "data"}, "spec": {**size, "resources": {"requests": {"storage": "1Gi"}}}}
+    path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+    plane.api.post(path, claim)
+    reconciler = Reconciler(plane, namespace, linger=4, unbound_wait=300, cluster__stale_after=3).start()
+    try:
+        with Witness(plane) as witness, waiting(plane):
+            volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+            create(plane, [ateom(pool, "p", requests=SMALL, volumes=[volume])])
+            plane.wait(
+                lambda: "volume.kubernetes.io/selected-node" in str(plane.api.get(f"{path}/data")["metadata"]),
+                why="the scheduler to wait for the volume",
+            )
+            until = time.monotonic() + 12
+            plane.wait(lambda: claims(plane, node) and time.monotonic() > until, why="three lingers", every=0.5)
+            spec = {
+                **size,
+                "capacity": {"storage": "1Gi"},
+                "hostPath": {"path": "/data"},
+                "claimRef": {"namespace": namespace, "name": "data"},
+            }
+            plane.api.post("/api/v1/persistentvolumes", {"metadata": {"name": f"pv-{namespace}"}, "spec": spec})
+            assert where(plane, namespace, 1) == {"p": node}
+            assert witness.violations() == []
+            assert claims(plane, node)
+    finally:
+        reconciler.kill()
+
+
+def test_31_43_while_the_api_server_is_away_calls_fail_and_afterwards_everything_is_placed() -> None:
+    """On a plane of its own, which is hurt."""
+    with ControlPlane(nodes=4) as plane:
+        substrate.install(plane, controller=False)
+        plane.api.post("/api/v1/namespaces", {"metadata": {"name": "t"}})
+        plane.wait(lambda: plane.api.exists("/api/v1/namespaces/t/serviceaccounts/default"))
+        pool = substrate.pool(plane, "t", "web")
+        with Scheduling(plane, cluster__stale_after=3, extender__deadline=2) as rig:
+            pod = ateom(pool, "ghost")
+            pod["metadata"]["uid"] = "ghost"
+            plane.kill_apiserver()
+            with rig.client() as client:
+
+                def error() -> str:
+                    answer = client.post("/filter", json={"Pod": pod, "NodeNames": ["node-0000"]}).json()
+                    assert "Error" in answer, "nothing is answered that is not claimed"
+                    return str(answer["Error"])
+
+                plane.wait(lambda: "has been silent" in error(), why="the view to be stale")
+                assert "silent" in rig.get("/readyz")
+            plane.start_apiserver()
+            rig.wait_ready()
+            plane.restart_scheduler(rig.name)
+            pods = [ateom(pool, f"p{n}", requests=SMALL) for n in range(20)]
+            for one in pods:
+                del one["spec"]["nodeSelector"]
+            with Witness(plane) as witness:
+                create(plane, pods)
+                where(plane, "t", 20)
+                assert witness.violations() == []

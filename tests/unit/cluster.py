@@ -1,0 +1,134 @@
+"""Builders for a small cluster in a ledger: `node()`, `pod()`, `pool()`, `atelet()`, and a case to decide."""
+
+from collections.abc import Iterable
+
+from ateplace.ledger import Ledger
+from ateplace.records import AteletRecord, AteletTemplate, NodeRecord, PodRecord, PoolRecord
+from ateplace.resources import Amounts, Shape
+from extender.demand import Demand
+from extender.rules import Case, Rules
+
+MIB = 1024 * 1024
+CORE = (("cpu", 1000), ("memory", 1024 * MIB))
+SMALL = Shape(CORE, CORE)
+NOTHING = Shape((), (("cpu", 100), ("memory", 200 * MIB)))
+
+
+def template(cpu: int = 0, memory: int = 0) -> AteletTemplate:
+    amounts: Amounts = tuple((name, amount) for name, amount in (("cpu", cpu), ("memory", memory)) if amount)
+    return AteletTemplate(
+        uid="ds",
+        selector=(),
+        gated=True,
+        terms=None,
+        tolerations=(),
+        requests=amounts,
+        ports=frozenset({("TCP", 8085)}),
+    )
+
+
+EMPTY_TEMPLATE = template()
+
+
+def node(
+    name: str = "n1",
+    *claims: str,
+    uid: str = "",
+    version: int = 1,
+    cpu: int = 8000,
+    slots: int = 110,
+    annotation_bytes: int = 0,
+    deleting: bool = False,
+    labels: dict[str, str] | None = None,
+    taints: tuple[tuple[str, str, str], ...] = (),
+) -> NodeRecord:
+    return NodeRecord(
+        name=name,
+        uid=uid or f"{name}-uid",
+        version=version,
+        labelled=bool(claims),
+        claims=dict.fromkeys(claims, "then"),
+        labels=labels or {},
+        taints=taints,
+        allocatable=(("cpu", cpu), ("memory", 32 * 1024 * MIB)),
+        slots=slots,
+        annotation_bytes=annotation_bytes,
+        deleting=deleting,
+    )
+
+
+def pod(
+    uid: str = "p1", on: str = "", pool_uid: str = "A", *, shape: Shape = SMALL, placeholder: bool = False
+) -> PodRecord:
+    return PodRecord(
+        uid=uid,
+        namespace="ns",
+        name=uid,
+        pool="pool",
+        pool_uid=pool_uid,
+        node=on,
+        shape=shape,
+        placeholder=placeholder,
+    )
+
+
+def pool(uid: str = "A", *, warm: bool = True) -> PoolRecord:
+    return PoolRecord(
+        uid=uid,
+        namespace="ns",
+        name=uid.lower(),
+        version=1,
+        deleting=False,
+        finalizers=(),
+        headroom="",
+        warm=warm,
+    )
+
+
+def atelet(on: str, *, ready: bool = True, bound: bool = True, trouble: str = "") -> AteletRecord:
+    return AteletRecord(
+        uid=f"atelet-{on}",
+        name=f"atelet-{on}",
+        node=on,
+        bound=bound,
+        ready=ready,
+        trouble=trouble,
+        terminating=False,
+    )
+
+
+def ledger(*records: NodeRecord | PodRecord | PoolRecord | AteletRecord, now: float = 0.0) -> Ledger:
+    """A ledger in which all of these were seen."""
+    made = Ledger()
+    for record in records:
+        match record:
+            case NodeRecord():
+                made.node_seen(record, now)
+            case PodRecord():
+                made.pod_seen(record, now)
+            case PoolRecord():
+                made.pool_seen(record, now)
+            case AteletRecord():
+                made.atelet_seen(record, now)
+    return made
+
+
+def ready(name: str, *claims: str, pods: Iterable[PodRecord] = ()) -> tuple[NodeRecord | PodRecord | AteletRecord, ...]:
+    """A claimed node whose atelet is Ready."""
+    return (node(name, *claims), atelet(name), *pods)
+
+
+def case(
+    known: Ledger,
+    *,
+    uid: str = "new",
+    pool_uid: str = "A",
+    shape: Shape = SMALL,
+    placeholder: bool = False,
+    choosy: bool = False,
+    atelet_template: AteletTemplate = EMPTY_TEMPLATE,
+    rules: Rules | None = None,
+    now: float = 0.0,
+) -> Case:
+    wanted = Demand(uid=uid, pool=pool_uid, shape=shape, placeholder=placeholder, choosy=choosy)
+    return Case(wanted, known, atelet_template, rules or Rules(), now)

@@ -1,0 +1,232 @@
+"""Getting the control plane's binaries, with a mirror on loopback and a stand-in for the go command."""
+
+import contextlib
+import hashlib
+import http.server
+import io
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from local import versions
+from local.versions import BINARIES, ETCD, KUBERNETES, KWOK
+
+NAMES = sorted(binary.name for binary in BINARIES)
+CLOSED = "http://127.0.0.1:9"
+SLOW_GO = """#!/bin/sh
+# Stands in for go: answers its version, and "builds" a file slowly.
+if [ "$1" = env ]; then echo go1.99.0; exit; fi
+while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
+echo "$out" >> "$GO_CALLS"
+echo some/package >&2
+printf half > "$out"
+sleep "${GO_SECONDS:-0}"
+printf whole > "$out"
+"""
+
+
+class Machine:
+    """A machine as the binaries module sees it: a cache, a PATH and an environment of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.cache = directory / "cache"
+        self.calls = directory / "calls"
+        self.path = directory / "bin"
+        self.path.mkdir()
+        self.environment = {
+            "HOME": str(directory),
+            "PATH": f"{self.path}:/usr/bin:/bin",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "ATEPLACE_CACHE": str(self.cache),
+            "ATEPLACE_DOWNLOAD_KUBERNETES": CLOSED,
+            "ATEPLACE_DOWNLOAD_GITHUB": CLOSED,
+            "PIP_NO_INDEX": "1",
+            "GO_CALLS": str(self.calls),
+        }
+
+    def give_go(self, seconds: float = 0) -> None:
+        (self.path / "go").write_text(SLOW_GO)
+        (self.path / "go").chmod(0o755)
+        self.environment["GO_SECONDS"] = str(seconds)
+
+    def start(self) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "local"]
+        return subprocess.Popen(
+            command,
+            env=self.environment,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A shell starts what it puts into the background with SIGINT ignored, and that is inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        )
+
+    def run(self) -> tuple[int, str]:
+        process = self.start()
+        _, said = process.communicate(timeout=60)
+        return process.returncode, said
+
+    def cached(self) -> dict[str, str]:
+        directory = self.cache / "control-plane" / versions.KEY
+        return {path.name: path.read_text() for path in directory.glob("[!.]*")} if directory.exists() else {}
+
+    def hidden(self) -> list[str]:
+        return [path.name for path in (self.cache / "control-plane" / versions.KEY).glob(".*")]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+@contextlib.contextmanager
+def mirror(files: dict[str, bytes]) -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = files.get(self.path)
+            self.send_response(404 if body is None else 200)
+            self.end_headers()
+            self.wfile.write(body or b"")
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def published() -> dict[str, bytes]:
+    """The release sites' files, tiny ones."""
+    files: dict[str, bytes] = {}
+    platform = f"{versions.OS}/{versions.ARCH}"
+    for name in NAMES:
+        if name.startswith("kube"):
+            path = f"/{KUBERNETES}/bin/{platform}/{name}"
+            files[path] = b"official " + name.encode()
+            files[path + ".sha256"] = hashlib.sha256(files[path]).hexdigest().encode()
+    kwok = f"/kubernetes-sigs/kwok/releases/download/{KWOK}/kwok-{platform.replace('/', '-')}"
+    files[kwok] = b"official kwok"
+    files[kwok + ".sha256"] = hashlib.sha256(b"official kwok").hexdigest().encode()
+    stem = f"etcd-{ETCD}-{platform.replace('/', '-')}"
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        entry = tarfile.TarInfo(f"{stem}/etcd")
+        entry.size = len(b"official etcd")
+        archive.addfile(entry, io.BytesIO(b"official etcd"))
+    base = f"/etcd-io/etcd/releases/download/{ETCD}"
+    files[f"{base}/{stem}.tar.gz"] = packed.getvalue()
+    digest = hashlib.sha256(packed.getvalue()).hexdigest()
+    files[f"{base}/SHA256SUMS"] = f"{'0' * 64}  other.tar.gz\n{digest}  {stem}.tar.gz\n".encode()
+    return files
+
+
+def use(machine: Machine, url: str) -> None:
+    machine.environment |= {"ATEPLACE_DOWNLOAD_KUBERNETES": url, "ATEPLACE_DOWNLOAD_GITHUB": url}
+
+
+def test_official_releases_are_used_where_they_answer(machine: Machine) -> None:
+    with mirror(published()) as url:
+        use(machine, url)
+        code, said = machine.run()
+    assert code == 0, said
+    assert machine.cached() == {name: f"official {name}" for name in NAMES}
+    assert "downloading kube-apiserver" in said
+
+
+def test_a_file_with_another_digest_is_never_used(machine: Machine) -> None:
+    files = published()
+    tampered = next(path for path in files if path.endswith("kube-apiserver"))
+    files[tampered] += b" and something else"
+    with mirror(files) as url:
+        use(machine, url)
+        code, said = machine.run()
+    assert code == 1
+    assert "its sha256 is not the published one" in said
+    assert machine.cached() == {"etcd": "official etcd"}
+    assert machine.hidden() == []
+
+
+def test_what_cannot_be_downloaded_is_built(machine: Machine) -> None:
+    machine.give_go()
+    code, said = machine.run()
+    assert code == 0, said
+    assert machine.cached() == dict.fromkeys(NAMES, "whole")
+
+
+def test_the_second_time_nothing_is_done_and_nothing_said(machine: Machine) -> None:
+    machine.give_go()
+    machine.run()
+    assert machine.run() == (0, "")
+
+
+def test_two_at_once_build_everything_once(machine: Machine) -> None:
+    machine.give_go(seconds=0.2)
+    both = [machine.start(), machine.start()]
+    said = [process.communicate(timeout=60)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert len(machine.calls.read_text().splitlines()) == len(NAMES)
+    assert any("another process is filling the cache" in text for text in said)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_build_leaves_whole_binaries_only_and_the_next_one_goes_on(
+    machine: Machine, number: signal.Signals
+) -> None:
+    machine.give_go(seconds=1)
+    process = machine.start()
+    deadline = time.monotonic() + 30
+    while len(machine.calls.read_text().splitlines() if machine.calls.exists() else ()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == (130 if number == signal.SIGINT else -9)
+    assert "Traceback" not in said
+    assert machine.cached().get("etcd") == "whole"
+    assert set(machine.cached().values()) == {"whole"}
+    machine.give_go()
+    code, said = machine.run()
+    assert code == 0, said
+    assert machine.cached() == dict.fromkeys(NAMES, "whole")
+    assert machine.hidden() == []
+    assert sum("/.etcd." in call for call in machine.calls.read_text().splitlines()) == 1
+
+
+def test_given_directories_come_first_and_gaps_are_filled(machine: Machine, tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+    for name in ("etcd", "kube-apiserver", "kubectl"):
+        (given / name).write_text("given")
+        (given / name).chmod(0o755)
+    machine.environment["KUBEBUILDER_ASSETS"] = str(given)
+    machine.give_go()
+    code, said = machine.run()
+    assert code == 0, said
+    assert sorted(machine.cached()) == ["kube-controller-manager", "kube-scheduler", "kwok"]
+
+
+def test_where_nothing_can_work_one_message_says_what_to_do(machine: Machine) -> None:
+    machine.environment["PATH"] = str(machine.path)
+    code, said = machine.run()
+    assert code == 1
+    assert "Traceback" not in said
+    assert "no control plane can be started here: etcd, kube-apiserver" in said
+    for advice in ("ATEPLACE_CONTROL_PLANE_BIN", "install Go 1.26 or later", "ATEPLACE_DOWNLOAD_KUBERNETES"):
+        assert advice in said
+
+
+def test_pinned_versions_and_the_go_module_agree() -> None:
+    module = (Path(versions.__file__).parent / "gomod" / "go.mod").read_text()
+    for line in (f"k8s.io/kubernetes {KUBERNETES}", f"go.etcd.io/etcd/server/v3 {ETCD}", f"sigs.k8s.io/kwok {KWOK}"):
+        assert line in module
+    assert f"k8s.io/api => k8s.io/api v0{KUBERNETES[2:]}" in module

@@ -1,0 +1,358 @@
+"""A source over real TLS: it serves the newest good pair, and nothing bad ever replaces it."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from ateplace import metrics
+from certs import files
+from certs.authority import Use, Wanted, issue, make_authority
+from certs.pem import Pair, load_certificates
+from certs.source import CertificateSource
+
+NAME = "hook.ns.svc"
+CLIENT = "ateplace-scheduler"
+SERVER = Wanted(Use.SERVER, (NAME, "localhost"))
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def authority() -> Pair:
+    return make_authority(now(), 10)
+
+
+def write(directory: Path, pair: Pair, *authorities: Pair) -> None:
+    bundle = b"".join(each.certificate for each in authorities)
+    files.project(directory, {files.CERTIFICATE: pair.certificate, files.KEY: pair.key, files.AUTHORITIES: bundle})
+
+
+def run(loop: Callable[[], asyncio.AbstractEventLoop], main: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main)
+
+
+def trusting(*authorities: Pair, identity: Pair | None = None, directory: Path | None = None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=b"".join(each.certificate for each in authorities).decode())
+    if identity is not None and directory is not None:
+        path = directory / "client.pem"
+        path.write_bytes(identity.key + identity.certificate)
+        context.load_cert_chain(path)
+    return context
+
+
+@dataclass
+class Echo:
+    source: CertificateSource
+    port: int
+    refusals: list[str]
+
+    async def call(self, context: ssl.SSLContext, name: str | None = NAME) -> int:
+        """One call on a connection of its own: the serial number of the certificate that answered."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname=name or "")
+        try:
+            writer.write(b"ping\n")
+            answer = await asyncio.wait_for(reader.readline(), 10)
+            assert answer == b"ping\n", "the server closed the connection"
+            shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            return x509.load_der_x509_certificate(shown).serial_number
+        finally:
+            writer.transport.abort()
+
+
+@asynccontextmanager
+async def serving(source: CertificateSource) -> AsyncIterator[Echo]:
+    """A server that echoes one line, and asks the source about every client first."""
+    echo = Echo(source, 0, [])
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reason = source.accepts(writer.get_extra_info("ssl_object"))
+        if reason is not None:
+            echo.refusals.append(reason)
+        else:
+            writer.write(await reader.readline())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=source.context)
+    echo.port = server.sockets[0].getsockname()[1]
+    try:
+        yield echo
+    finally:
+        server.close()
+
+
+def count(name: str, certificate: str) -> float:
+    return metrics.REGISTRY.get_sample_value(f"ateplace_{name}", {"certificate": certificate}) or 0.0
+
+
+def serial(pair: Pair) -> int:
+    return load_certificates(pair.certificate)[0].serial_number
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("with_name", [True, False], ids=["SNI", "no SNI"])
+def test_a_new_pair_is_served_to_every_new_connection(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], version: ssl.TLSVersion, with_name: bool
+) -> None:
+    async def main() -> None:
+        ca = authority()
+        source = CertificateSource(tmp_path, client_ca=False, names=[NAME])
+        context = trusting(ca)
+        context.minimum_version = context.maximum_version = version
+        context.check_hostname = with_name
+        async with serving(source) as echo:
+            for _ in range(3):
+                pair = issue(ca, SERVER, now(), 1)
+                write(tmp_path, pair, ca)
+                assert await source.refresh()
+                assert not await source.refresh()
+                assert await echo.call(context, NAME if with_name else None) == serial(pair)
+
+    run(loop, main())
+
+
+def test_the_source_waits_until_there_is_a_pair(tmp_path: Path) -> None:
+    async def main() -> None:
+        ca = authority()
+        source = CertificateSource(tmp_path / "later", client_ca=False, poll=0.01, name="late")
+        waiting = asyncio.create_task(source.ready())
+        async with serving(source) as echo:
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await echo.call(trusting(ca))
+            assert not waiting.done()
+            pair = issue(ca, SERVER, now(), 1)
+            write(tmp_path / "later", pair, ca)
+            await asyncio.wait_for(waiting, 5)
+            assert await echo.call(trusting(ca)) == serial(pair)
+        assert count("certificate_bad_pairs_total", "late") == 0
+        expiry = load_certificates(pair.certificate)[0].not_valid_after_utc.timestamp()
+        assert count("certificate_expiry_timestamp_seconds", "late") == expiry
+
+    asyncio.run(main())
+
+
+def encrypted(pair: Pair) -> Pair:
+    key = serialization.load_pem_private_key(pair.key, None)
+    scheme = serialization.BestAvailableEncryption(b"x")
+    return Pair(
+        pair.certificate,
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, scheme),
+    )
+
+
+BAD: dict[str, tuple[str, Callable[[Pair, Pair], tuple[Pair, Pair]]]] = {
+    "expired": (
+        "it expired",
+        lambda ca, _: (issue(ca, SERVER, now() - timedelta(days=2), 1), ca),
+    ),
+    "not yet valid": (
+        "it is not valid before",
+        lambda ca, _: (issue(ca, SERVER, now() + timedelta(hours=2), 1), ca),
+    ),
+    "wrong SAN": (
+        f"it does not name {NAME}",
+        lambda ca, _: (issue(ca, Wanted(Use.SERVER, ("other.ns.svc",)), now(), 1), ca),
+    ),
+    "a client's certificate": (
+        "it is not for use as a server",
+        lambda ca, _: (issue(ca, Wanted(Use.CLIENT, (NAME,)), now(), 1), ca),
+    ),
+    "wrong CA": (
+        "a trial handshake failed: unable to get local issuer certificate",
+        lambda ca, _: (issue(authority(), SERVER, now(), 1), ca),
+    ),
+    "new certificate with the old key": (
+        "the key does not belong to the certificate",
+        lambda ca, old: (Pair(issue(ca, SERVER, now(), 1).certificate, old.key), ca),
+    ),
+    "half a certificate": (
+        "the certificate cannot be read",
+        lambda ca, old: (Pair(old.certificate[:200], old.key), ca),
+    ),
+    "an encrypted key": ("the key cannot be read", lambda ca, old: (encrypted(old), ca)),
+    "an unreadable ca.crt": (
+        "the certificate cannot be read",
+        lambda ca, _: (issue(ca, SERVER, now(), 1), Pair(b"junk", b"")),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_pair_never_replaces_a_good_one(tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture) -> None:
+    reason, make = BAD[case]
+
+    async def main() -> None:
+        ca = authority()
+        good = issue(ca, SERVER, now(), 1)
+        write(tmp_path, good, ca)
+        source = CertificateSource(tmp_path, client_ca=False, names=[NAME], name=case)
+        await source.ready()
+        write(tmp_path, *make(ca, good))
+        async with serving(source) as echo:
+            for _ in range(3):
+                assert not await source.refresh()
+                assert await echo.call(trusting(ca)) == serial(good)
+            better = issue(ca, SERVER, now(), 1)
+            write(tmp_path, better, ca)
+            assert await source.refresh()
+            assert await echo.call(trusting(ca)) == serial(better)
+        assert count("certificate_bad_pairs_total", case) == 1
+        assert count("certificate_swaps_total", case) == 2
+
+    asyncio.run(main())
+    logged = [record for record in caplog.records if record.message == "certificate refused"]
+    assert [str(record.__dict__["reason"]).startswith(reason) for record in logged] == [True]
+
+
+@pytest.mark.parametrize("gone", ["all", files.KEY, files.CERTIFICATE])
+def test_files_that_go_away_take_nothing_with_them(tmp_path: Path, gone: str) -> None:
+    async def main() -> None:
+        ca = authority()
+        pair = issue(ca, SERVER, now(), 1)
+        contents = {files.CERTIFICATE: pair.certificate, files.KEY: pair.key, files.AUTHORITIES: ca.certificate}
+        for name, content in contents.items():
+            (tmp_path / name).write_bytes(content)
+        source = CertificateSource(tmp_path, client_ca=False, name=f"gone {gone}")
+        await source.ready()
+        for name in contents if gone == "all" else [gone]:
+            (tmp_path / name).unlink()
+        async with serving(source) as echo:
+            for _ in range(2):
+                assert not await source.refresh()
+                assert await echo.call(trusting(ca)) == serial(pair)
+        assert count("certificate_bad_pairs_total", f"gone {gone}") == 1
+
+    asyncio.run(main())
+
+
+async def until_it_fails(call: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            await call()
+
+
+def test_an_expired_certificate_keeps_serving_and_its_clients_refuse_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        ca = authority()
+        write(tmp_path, issue(ca, SERVER, now(), 5 / 86400), ca)
+        source = CertificateSource(tmp_path, client_ca=False, poll=0.05)
+        await source.ready()
+        async with serving(source) as echo:
+            with pytest.raises(ssl.SSLCertVerificationError, match="certificate has expired"):
+                await until_it_fails(lambda: echo.call(trusting(ca)))
+            indifferent = trusting(ca)
+            indifferent.check_hostname, indifferent.verify_mode = False, ssl.CERT_NONE
+            await echo.call(indifferent)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "uvloop"])
+def test_only_the_pinned_client_of_our_authority_gets_in(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def main() -> None:
+        ca, other = authority(), authority()
+        write(tmp_path / "tls", issue(ca, SERVER, now(), 1), ca)
+        source = CertificateSource(tmp_path / "tls", client_ca=True, client_name=CLIENT)
+        await source.ready()
+
+        def client(signer: Pair, use: Use, name: str, made: datetime) -> ssl.SSLContext:
+            return trusting(ca, identity=issue(signer, Wanted(use, (name,)), made, 1), directory=tmp_path)
+
+        refused = (ssl.SSLError, ConnectionError, AssertionError)
+        async with serving(source) as echo:
+            await echo.call(client(ca, Use.CLIENT, CLIENT, now()))
+            with pytest.raises(refused):
+                await echo.call(trusting(ca))
+            for signer, use, name, made in (
+                (other, Use.CLIENT, CLIENT, now()),
+                (ca, Use.SERVER, CLIENT, now()),
+                (ca, Use.CLIENT, CLIENT, now() - timedelta(days=3)),
+            ):
+                with pytest.raises(refused):
+                    await echo.call(client(signer, use, name, made))
+            assert echo.refusals == []
+            for name in ("other", f"{CLIENT}.example", f"*.{CLIENT}"):
+                with pytest.raises(refused):
+                    await echo.call(client(ca, Use.CLIENT, name, now()))
+            assert echo.refusals == [
+                f"the client is called {name}, not {CLIENT}" for name in ("other", f"{CLIENT}.example", f"*.{CLIENT}")
+            ]
+
+    run(loop, main())
+
+
+def test_the_authority_of_clients_is_swapped_with_the_pair(tmp_path: Path) -> None:
+    async def main() -> None:
+        old, new = authority(), authority()
+        source = CertificateSource(tmp_path / "tls", client_ca=True, client_name=CLIENT)
+        wanted = Wanted(Use.CLIENT, (CLIENT,))
+        by_old = trusting(old, new, identity=issue(old, wanted, now(), 1), directory=tmp_path)
+        by_new = trusting(old, new, identity=issue(new, wanted, now(), 1), directory=tmp_path)
+        leaf = issue(old, SERVER, now(), 1)
+        refused = (ssl.SSLError, ConnectionError, AssertionError)
+        async with serving(source) as echo:
+            write(tmp_path / "tls", leaf, old)
+            await source.refresh()
+            await echo.call(by_old)
+            with pytest.raises(refused):
+                await echo.call(by_new)
+            write(tmp_path / "tls", leaf, old, new)
+            await source.refresh()
+            await echo.call(by_old)
+            await echo.call(by_new)
+            write(tmp_path / "tls", issue(new, SERVER, now(), 1), new)
+            await source.refresh()
+            await echo.call(by_new)
+            with pytest.raises(refused):
+                await echo.call(by_old)
+
+    asyncio.run(main())
+
+
+def test_clients_need_an_authority(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path, issue(authority(), SERVER, now(), 1))
+    source = CertificateSource(tmp_path, client_ca=True)
+    assert not asyncio.run(source.refresh())
+    assert caplog.records[0].__dict__["reason"] == "ca.crt is missing, which says whose clients to accept"
+    with pytest.raises(ValueError, match="vouches"):
+        CertificateSource(tmp_path, client_ca=False, client_name="x")
+
+
+def test_a_directory_is_read_whole_while_it_is_turned_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        ca = authority()
+        pairs = [issue(ca, SERVER, now(), 1) for _ in range(4)]
+        matching = {pair.certificate: pair.key for pair in pairs}
+        write(tmp_path, pairs[0], ca)
+
+        def turn() -> None:
+            for index in range(300):
+                write(tmp_path, pairs[index % 4], ca)
+
+        turning = asyncio.create_task(asyncio.to_thread(turn))
+        reads = 0
+        while not turning.done():
+            material = files.read(tmp_path)
+            assert material is not None and matching[material.pair.certificate] == material.pair.key
+            reads += 1
+            await asyncio.sleep(0)
+        await turning
+        assert reads > 10
+
+    asyncio.run(main())

@@ -1,0 +1,402 @@
+"""The judgements of doctor's checks, as tables; the same faults are seeded on a real cluster in tests/control_plane."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from ateplace.commands.checks import atelet as atelet_checks
+from ateplace.commands.checks import claims, configured, priorities, rbac, scheduler, versions, webhook
+from ateplace.commands.checks.look import Deployment, Look
+from ateplace.commands.checks.priorities import PriorityClass
+from ateplace.commands.doctor import checks
+from ateplace.commands.findings import Finding, some
+from ateplace.records import atelet_record, atelet_template, node_record, pod_record, pool_record
+from ateplace.settings import Loaded, Settings, load
+from certs import authority
+from certs.pem import load_certificates
+from tests.unit.objects import atelet, daemonset, node, pod, pool
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
+
+
+def said(findings: list[Finding]) -> list[tuple[str, str]]:
+    """(level, the beginning of the sentence); every fix that must be there is."""
+    assert all(bool(one.fix) == (one.level != "ok") for one in findings)
+    return [(one.level, one.says) for one in findings]
+
+
+def begins(findings: list[Finding], *expected: tuple[str, str]) -> None:
+    told = said(findings)
+    assert len(told) == len(expected), told
+    for (level, sentence), (wanted, beginning) in zip(told, expected, strict=True):
+        assert level == wanted
+        assert sentence.startswith(beginning)
+
+
+LOOK = Look(None, Loaded(settings=Settings(), origins={}))  # type: ignore[arg-type]
+"""For sentences only: these judgements read nothing."""
+
+CLASSES = {
+    "good": (PriorityClass(1000), PriorityClass(-10, "Never"), [("ok", "ateplace-ateom is 1000")]),
+    "none": (
+        None,
+        None,
+        [("fail", "there is no PriorityClass ateplace-ateom"), ("fail", "there is no PriorityClass ateplace-pl")],
+    ),
+    "below the cutoff": (PriorityClass(1000), PriorityClass(-11, "Never"), [("fail", "ateplace-placeholder is -11")]),
+    "not below pods": (PriorityClass(1000), PriorityClass(0, "Never"), [("fail", "ateplace-placeholder is 0")]),
+    "takes": (PriorityClass(1000), PriorityClass(-10), [("warn", "ateplace-placeholder may preempt")]),
+    "too low": (PriorityClass(-10), PriorityClass(-10, "Never"), [("fail", "ateplace-ateom is -10")]),
+    "default": (
+        PriorityClass(1000, global_default=True),
+        PriorityClass(-10, "Never"),
+        [("fail", "ateplace-ateom is the cluster's default")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_priority_classes(name: str) -> None:
+    ateom, placeholder, expected = CLASSES[name]
+    begins(priorities.judge(("ateplace-ateom", ateom), ("ateplace-placeholder", placeholder)), *expected)
+
+
+def test_the_shipped_scheduler_configuration_is_what_doctor_wants() -> None:
+    assert scheduler.judge((DEPLOY / "scheduler" / "second-scheduler.yaml").read_text(), Settings()) == []
+
+
+CONFIGURATIONS: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
+    "sampling": (
+        {"percentageOfNodesToScore": 50},
+        [("fail", "the scheduler samples nodes (percentageOfNodesToScore 50")],
+    ),
+    "another name": ({"profiles": [{"schedulerName": "x"}]}, [("fail", "no profile of the scheduler is named")]),
+    "asks nobody": ({"extenders": []}, [("fail", "the scheduler asks no extender")]),
+    "ignorable": ({"ignorable": True}, [("fail", "the extender is ignorable")]),
+    "whole nodes": ({"nodeCacheCapable": False}, [("fail", "nodeCacheCapable is off")]),
+    "plain": ({"enableHTTPS": False}, [("fail", "the scheduler does not verify the extender")]),
+    "unverified": ({"tlsConfig": {}}, [("fail", "the scheduler does not verify the extender")]),
+    "impatient": ({"httpTimeout": "5s"}, [("warn", "httpTimeout is 5 s")]),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_scheduler_configurations(name: str) -> None:
+    change, expected = CONFIGURATIONS[name]
+    config = yaml.safe_load((DEPLOY / "scheduler" / "second-scheduler.yaml").read_text())
+    for key, value in change.items():
+        inner = key in {"ignorable", "nodeCacheCapable", "enableHTTPS", "tlsConfig", "httpTimeout"}
+        (config["extenders"][0] if inner else config)[key] = value
+    if name == "sampling":
+        for profile in config["profiles"]:
+            profile.pop("percentageOfNodesToScore", None)
+    begins(scheduler.judge(yaml.safe_dump(config), Settings()), *expected)
+
+
+@pytest.mark.parametrize("text", ["", "- a", "{", "x: [}"])
+def test_a_scheduler_configuration_that_is_none_is_said_to_be(text: str) -> None:
+    assert [one.level for one in scheduler.judge(text, Settings())] == ["fail"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5s", 5), ("1m30s", 90), ("1500ms", 1.5), ("1.5h", 5400), ("x", 0), ("5", 0), ("", 0)]
+)
+def test_go_durations(text: str, seconds: float) -> None:
+    assert scheduler.seconds(text) == seconds
+
+
+GATES = {
+    "idle": (daemonset(), 0, 0, [("ok", "atelet is gated by ate.dev/atelet and wanted on 0 nodes, which is right")]),
+    "busy": (daemonset(desired=2), 2, 5, [("ok", "atelet is gated by ate.dev/atelet and wanted on 2 nodes")]),
+    "everywhere": (
+        daemonset(gated=False, desired=9),
+        0,
+        0,
+        [("fail", "atelet is not gated by ate.dev/atelet: it runs on 9")],
+    ),
+    "kept away": (
+        daemonset(desired=1),
+        2,
+        5,
+        [("warn", "2 nodes carry ate.dev/atelet, but atelet is wanted on 1 only")],
+    ),
+    "gives way": (
+        daemonset(priorityClassName=""),
+        0,
+        0,
+        [("warn", "atelet is not system-node-critical"), ("ok", "atelet is gated")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_the_gate(name: str) -> None:
+    found, labelled, ateoms, expected = GATES[name]
+    begins(atelet_checks.judge_gate(found, labelled, ateoms, LOOK.atelet), *expected)
+
+
+def test_atelets_without_room_and_broken_ones_are_named() -> None:
+    pods = [atelet("n1"), atelet("n2", bound=False), atelet("n3", ready=False, trouble="CrashLoopBackOff")]
+    pods.append(atelet("n4", bound=False))
+    wanted = {"n1", "n2", "n3"}
+    found = [record for record in map(atelet_record, pods) if record]
+    begins(
+        atelet_checks.judge_room(found, wanted, "ate-system"),
+        ("fail", "atelet is Pending for want of room on n2"),
+        ("warn", "Pending atelets are left over for n4"),
+        ("fail", "atelet does not run on 1 nodes: CrashLoopBackOff (n3)"),
+    )
+    begins(atelet_checks.judge_room(found[:1], wanted, "ate-system"), ("ok", "1 of 1 atelets are Ready"))
+
+
+MICROVM = {"key": "ate.dev/sandboxClass", "value": "microvm", "effect": "NoSchedule"}
+
+
+def deployment(**spec: Any) -> Deployment:
+    meta = {"name": "vm-deployment", "namespace": "demo", "labels": {"ate.dev/worker-pool": "vm"}}
+    return msgspec.convert({"metadata": meta, "spec": {"template": {"spec": spec}}}, Deployment)
+
+
+def test_nodes_that_a_pool_selects_and_atelet_does_not_tolerate_are_found() -> None:
+    selector = {"ate.dev/sandboxClass": "microvm"}
+    tainted = node_record(node("n1", labels=selector, taints=[MICROVM]))
+    plain = node_record(node("n2", labels=selector))
+    other = node_record(node("n3"))
+    ateoms = deployment(nodeSelector=selector, tolerations=[{**MICROVM, "operator": "Equal"}])
+    judge, target = atelet_checks.judge_taints, LOOK.atelet
+    blind = atelet_template(daemonset())
+    all_of_them = judge(ateoms, blind, [tainted, other], target)
+    begins(all_of_them, ("fail", "pool demo/vm: atelet cannot run on 1 of 1 nodes that it selects: atelet does not"))
+    assert '"key": "ate.dev/sandboxClass", "operator": "Exists"' in all_of_them[0].fix
+    begins(judge(ateoms, blind, [tainted, plain], target), ("warn", "pool demo/vm: atelet cannot run on 1 of 2 nodes"))
+    begins(judge(ateoms, blind, [other], target), ("warn", "no node suits the pool demo/vm"))
+    tolerant = atelet_template(daemonset(tolerations=[{"operator": "Exists"}]))
+    assert judge(ateoms, tolerant, [tainted, plain], target) == []
+
+
+CLAIMS = {
+    "in order": ([node("n1", "u1")], [pod("a", "n1")], [("ok", "1 claims on 1 nodes")]),
+    "orphan": ([node("n1", "u9")], [], [("fail", "orphan claims of pools that are gone, on n1")]),
+    "orphan of a living pod": ([node("n1", "u9")], [pod("a", "n1", uid="u9")], [("ok", "1 claims")]),
+    "forgotten": ([node("n1", "u1")], [], [("warn", "claims without a pod for more than 420 s, on n1")]),
+    "finished pods hold nothing": (
+        [node("n1", "u1")],
+        [pod("a", "n1", phase="Succeeded")],
+        [("warn", "claims without a pod")],
+    ),
+    "unclaimed": ([node("n1")], [pod("a", "n1")], [("fail", "ateoms without a claim on n1")]),
+    "made before us": ([node("n1")], [pod("a", "n1", uid="")], [("fail", "ateoms without a claim on n1")]),
+    "cold placeholder": ([node("n1")], [pod("a", "n1", placeholder=True)], [("ok", "0 claims")]),
+    "no label": (
+        [node("n1", "u1", labelled=False)],
+        [pod("a", "n1")],
+        [("fail", "the label ate.dev/atelet and the claims disagree on n1")],
+    ),
+    "only a label": ([node("n1", labelled=True)], [], [("fail", "the label ate.dev/atelet and the claims disagree")]),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_claims(name: str) -> None:
+    nodes, pods, expected = CLAIMS[name]
+    found = claims.judge(
+        [node_record(one) for one in nodes],
+        [record for one in pods if (record := pod_record(one))],
+        [pool_record(pool())],
+        age=420,
+        now=NOW,
+        logs="kubectl logs",
+    )
+    begins(found, *expected)
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [("v1.36.3", "ok"), ("v1.36.0-gke.100", "ok"), ("v1.35.1", "warn"), ("v1.29.9", "fail"), ("master", "warn")],
+)
+def test_api_server_versions(version: str, level: str) -> None:
+    assert versions.judge_server(version).level == level
+
+
+def images(**tags: str) -> dict[str, Deployment]:
+    found = {}
+    for role, image in tags.items():
+        name = f"ateplace-{role}"
+        template = {"spec": {"containers": [{"name": "c", "image": image}]}}
+        found[name] = msgspec.convert({"metadata": {"name": name}, "spec": {"template": template}}, Deployment)
+    return found
+
+
+IMAGES = {
+    "one": ({"webhook": "r/a:v0.1.0", "extender": "r/a:v0.1.0"}, [("ok", "ateplace 0.1.0 everywhere")]),
+    "digest": ({"webhook": "r:5000/a:v0.1.0@sha256:00"}, [("ok", "ateplace 0.1.0")]),
+    "two": ({"webhook": "r/a:v0.1.0", "extender": "r/a:v0.2.0"}, [("warn", "the roles run different versions")]),
+    "other": ({"webhook": "r/a:v0.2.0"}, [("warn", "this is ateplace 0.1.0, the cluster runs v0.2.0")]),
+    "new scheduler": ({"scheduler": "r/s:v1.37.0@sha256:00"}, [("fail", "the scheduler (1.37) is newer")]),
+    "old scheduler": ({"scheduler": "r/s:v1.34.0"}, [("warn", "the scheduler (1.34) is more than one minor version")]),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images(name: str) -> None:
+    tags, expected = IMAGES[name]
+    begins(versions.judge_images(images(**tags), "v1.36.3", LOOK), *expected)
+
+
+def test_the_ca_bundle_must_be_the_authority_of_the_serving_certificate() -> None:
+    now = datetime.now(UTC)
+    ca, other = authority.make_authority(now, days=1), authority.make_authority(now, days=1)
+    name = "ateplace-webhook.ateplace-system.svc"
+    leaf = load_certificates(authority.issue(ca, authority.Wanted(authority.Use.SERVER, (name,)), now, 1).certificate)[
+        0
+    ]
+    bundle = load_certificates(ca.certificate)
+    assert webhook.judge(bundle, leaf, name, LOOK).level == "ok"
+    assert "not the authority" in webhook.judge(load_certificates(other.certificate), leaf, name, LOOK).says
+    assert "is not for other.svc" in webhook.judge(bundle, leaf, "other.svc", LOOK).says
+    assert "holds no certificate" in webhook.judge(bundle, None, name, LOOK).says
+
+
+@pytest.mark.parametrize(
+    ("message", "level"),
+    [
+        ('403 admission webhook "pods.x" denied the request: there is no WorkerPool', "ok"),
+        ('500 failed calling webhook "pods.x": connection refused', "fail"),
+        ('403 pods is forbidden: User "eve" cannot create resource "pods"', "warn"),
+    ],
+)
+def test_what_the_answer_to_the_dry_run_says_about_the_webhook(message: str, level: str) -> None:
+    assert webhook.answered(message, "pods.x", "kubectl logs").level == level
+
+
+def granted(account: str) -> set[tuple[str, str, str, bool, str]]:
+    """(group, resource, verb, in our namespace only, name) that the shipped manifests grant to a ServiceAccount."""
+    documents = [
+        document
+        for path in (DEPLOY / "base").glob("*.yaml")
+        for document in yaml.safe_load_all(path.read_text())
+        if document and document["kind"] in {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
+    ]
+    roles = {(one["kind"], one["metadata"]["name"]): one.get("rules", ()) for one in documents}
+    found = set()
+    for binding in documents:
+        if not any(subject["name"] == account for subject in binding.get("subjects", ())):
+            continue
+        own = binding["kind"] == "RoleBinding"
+        for rule in roles[binding["roleRef"]["kind"], binding["roleRef"]["name"]]:
+            for group in rule["apiGroups"]:
+                found |= {
+                    (group, resource, verb, own, name)
+                    for resource in rule["resources"]
+                    for verb in rule["verbs"]
+                    for name in rule.get("resourceNames", [""])
+                }
+    return found
+
+
+@pytest.mark.parametrize("account", rbac.NEEDED)
+def test_doctor_asks_for_exactly_the_rights_that_are_shipped(account: str) -> None:
+    asked = {
+        (right.group, right.resource, verb, right.own, right.name)
+        for right in rbac.needed(managed=True)[account]
+        for verb in right.verbs
+    }
+    assert asked == granted(account)
+
+
+def test_some_names_of_many() -> None:
+    assert some(["b", "a"]) == "a, b"
+    assert some("edcba") == "a, b, c and 2 more"
+
+
+def test_every_check_has_a_name() -> None:
+    assert list(checks()) == [
+        "versions",
+        "roles",
+        "settings",
+        "leader",
+        "rbac",
+        "priority classes",
+        "certificates",
+        "webhook",
+        "scheduler",
+        "atelet gate",
+        "atelet room",
+        "atelet taints",
+        "claims",
+    ]
+
+
+def given(*flags: str) -> Loaded:
+    return load({}, flags)
+
+
+def installed(**roles: dict[str, str]) -> dict[str, configured.Environment]:
+    return {f"ateplace-{role}": configured.Environment(variables) for role, variables in roles.items()}
+
+
+LINGER = "ATEPLACE_RECONCILER_LINGER"
+SETTINGS: dict[str, tuple[dict[str, configured.Environment], Loaded, list[tuple[str, str]]]] = {
+    "none": ({}, given(), [("ok", "no role is installed")]),
+    "all alike": (
+        installed(webhook={LINGER: "60"}, reconciler={LINGER: "60.0"}),
+        given("cluster.namespace=elsewhere", "log.level=debug"),
+        [("ok", "every role has the same settings: 1 of its own")],
+    ),
+    "in the middle of a rollout": (
+        installed(webhook={LINGER: "60"}, reconciler={}),
+        given(),
+        [("warn", "the roles do not have the same settings: reconciler.linger")],
+    ),
+    "told the same": (
+        installed(reconciler={LINGER: "60"}),
+        given("reconciler.linger=60"),
+        [("ok", "every role has the same settings")],
+    ),
+    "told otherwise": (
+        installed(reconciler={LINGER: "60"}),
+        given("reconciler.linger=7"),
+        [("warn", "doctor was given reconciler.linger = 7.0, but ateplace-reconciler has 60.0")],
+    ),
+    "unknown": (
+        installed(webhook={"ATEPLACE_WEBHOOK_TO_COME": "1"}),
+        given(),
+        [("fail", "this version of ateplace does not start with the settings of ateplace-webhook: unknown setting")],
+    ),
+    "out of range": (
+        installed(extender={"ATEPLACE_EXTENDER_PORT": "70000"}),
+        given(),
+        [("fail", "this version of ateplace does not start with the settings of ateplace-extender: setting")],
+    ),
+    "pruned": (
+        {"ateplace-webhook": configured.Environment({}, ("ateplace-settings-1",))},
+        given(),
+        [("fail", "ateplace-webhook takes its settings from the ConfigMap ateplace-settings-1, which is not there")],
+    ),
+    "a file": (
+        installed(webhook={"ATEPLACE_SETTINGS": "/etc/ateplace/settings.yaml"}),
+        given(),
+        [("warn", "ateplace-webhook reads settings from a file in its pods")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_of_an_installation(name: str) -> None:
+    found, told, expected = SETTINGS[name]
+    begins(configured.judge(found, told), *expected)
+
+
+def test_doctor_judges_by_the_installations_settings_except_where_it_is_given_others() -> None:
+    found = installed(
+        reconciler={LINGER: "60", "ATEPLACE_WEBHOOK_PORT": "9443", "ATEPLACE_CLUSTER_REQUEST_TIMEOUT": "3"}
+    )
+    wanted = given("reconciler.linger=60", "webhook.port=8443").settings
+    assert configured.effective(found, given("webhook.port=8443")) == wanted
+    broken = installed(reconciler={LINGER: "never"})
+    assert configured.effective(broken, given("webhook.port=9443")) == given("webhook.port=9443").settings

@@ -1,0 +1,300 @@
+"""Filter's decision: which node, which ones ahead, and why not."""
+
+import json
+
+import pytest
+from msgspec import structs
+
+from ateplace.entries import Reading
+from ateplace.ledger import Ledger
+from ateplace.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
+from extender import rules as why
+from extender.filter import choose, refusals
+from extender.rules import Case, Rules
+from extender.wire import Names
+from tests.unit.cluster import MIB, NOTHING, SMALL, atelet, case, ledger, node, pod, pool, ready, template
+
+Seen = NodeRecord | PodRecord | PoolRecord | AteletRecord
+
+
+def sent(*names: str) -> Names:
+    return Names(json.dumps(names).encode())
+
+
+def picked(decided: Case, *names: str, hold: bool = False) -> str | None:
+    choice = choose(decided, sent(*names), hold=hold)
+    return choice.node.name if choice else None
+
+
+def others(known: Ledger, name: str, *, cpu: int = 0, pods: int = 1, port: int = 0) -> None:
+    """Somebody else's pods were read there."""
+    ports = frozenset({("TCP", port)} if port else ())
+    known.read(name, f"{name}-uid", Reading((("cpu", cpu),), pods, ports, 0.0))
+
+
+FULLER = [*ready("a", "A", pods=[pod("1", "a")]), *ready("b", "A", pods=[pod("2", "b"), pod("3", "b")])]
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        pytest.param([node("a"), *ready("b", "A")], "b", id="Ready before cold"),
+        pytest.param([node("a"), node("b", "A")], "b", id="claimed before cold"),
+        pytest.param([node("a", "A"), *ready("b", "A")], "b", id="Ready before claimed"),
+        pytest.param([node("a", "A"), *ready("b", "B")], "b", id="Ready for another pool before claimed for this one"),
+        pytest.param(FULLER, "b", id="the fuller of equals"),
+        pytest.param(
+            [*ready("a", "B", pods=[pod("1", "a", "B"), pod("2", "a", "B")]), *ready("b", "A", pods=[pod("3", "b")])],
+            "b",
+            id="the pool's own node before a fuller one of another's",
+        ),
+        pytest.param([node("b"), node("a")], "a", id="the first name of equals"),
+        pytest.param([], None, id="no node known"),
+    ],
+)
+def test_the_best_node_is(seen: list[Seen], expected: str | None) -> None:
+    assert picked(case(ledger(*seen)), "a", "b") == expected
+
+
+def test_only_nodes_that_the_scheduler_sent_are_chosen() -> None:
+    known = ledger(*ready("a", "A"), node("b"), node("c"))
+    assert picked(case(known), "c") == "c"
+
+
+def test_a_burst_fills_a_node_before_it_opens_the_next() -> None:
+    known = ledger(node("a", cpu=3000), node("b", cpu=3000), node("c", cpu=3000))
+    chosen: list[str] = []
+    for number in range(7):
+        free = [name for name in "abc" if sum(one == name for one in chosen) < 3]
+        name = picked(case(known, uid=str(number)), *free)
+        assert name
+        known.acknowledge(name, f"{name}-uid", "A", value="t", version=number + 2, sent=0, now=0)
+        known.assume(str(number), "A", name, SMALL, now=0)
+        chosen.append(name)
+    assert "".join(chosen) == "aaabbbc"
+
+
+def test_a_node_that_failed_this_pod_comes_last_even_behind_cold_ones() -> None:
+    known = ledger(*ready("a", "A"), *ready("b", "A"), node("c"))
+    for failed, expected in ((None, "a"), ("a", "b"), ("b", "c"), ("c", "a")):
+        if failed:
+            known.assume("new", "A", failed, SMALL, now=0)
+            known.failed("new")
+        assert picked(case(known), "a", "b", "c") == expected
+
+
+def test_placeholders_go_where_the_fewest_of_their_pool_are() -> None:
+    there = [pod("1", "a", placeholder=True), pod("2", "a", placeholder=True), pod("3", "b", placeholder=True)]
+    known = ledger(*ready("a", "A"), *ready("b", "A"), *there)
+    assert picked(case(known, placeholder=True), "a", "b") == "b"
+
+
+@pytest.mark.parametrize(
+    ("seen", "options", "reason"),
+    [
+        pytest.param([], {}, why.UNKNOWN, id="unknown"),
+        pytest.param([node("a", deleting=True)], {}, why.DELETING, id="being deleted"),
+        pytest.param([node("a", annotation_bytes=262_000)], {}, why.ANNOTATIONS, id="annotations near the limit"),
+        pytest.param(
+            [node("a", "A"), atelet("a", ready=False, trouble="CrashLoopBackOff")],
+            {},
+            why.CRASHING,
+            id="atelet crash-loops",
+        ),
+        pytest.param([node("a", "A"), atelet("a", ready=False)], {"now": 61.0}, why.UNREADY, id="atelet long un-Ready"),
+        pytest.param(
+            [node("a", "A"), pod("1", "a"), pod("2", "a")],
+            {"rules": Rules(ateoms_per_node=2)},
+            why.CROWDED,
+            id="as many ateoms as allowed",
+        ),
+        pytest.param(
+            [node("a", cpu=1500)],
+            {"atelet_template": template(cpu=501)},
+            why.NO_ROOM,
+            id="no room for atelet beside this pod",
+        ),
+        pytest.param([node("a", slots=1)], {}, why.NO_SLOT, id="no slot for atelet beside this pod"),
+        pytest.param(
+            [node("a", "A", cpu=1499), atelet("a")],
+            {"atelet_template": template(cpu=500)},
+            why.NO_ROOM,
+            id="atelet is bound, but the scheduler may not know that yet",
+        ),
+        pytest.param(
+            [*ready("a", "A"), *(pod(str(number), "a", shape=NOTHING) for number in range(80))],
+            {"shape": NOTHING},
+            why.PACKED,
+            id="full of pods without requests",
+        ),
+    ],
+)
+def test_a_node_is_dropped_with_its_reason(seen: list[Seen], options: dict[str, object], reason: str) -> None:
+    decided = case(ledger(*seen), **options)  # type: ignore[arg-type]
+    assert choose(decided, sent("a")) is None
+    assert refusals(decided, ["a"]) == {"a": reason}
+
+
+@pytest.mark.parametrize(
+    ("seen", "options"),
+    [
+        pytest.param([node("a", annotation_bytes=262_000), node("a", "A", annotation_bytes=262_000)], {}, id="claimed"),
+        pytest.param([node("a", "A"), atelet("a", ready=False)], {"now": 59.0}, id="atelet un-Ready for a moment"),
+        pytest.param([node("a", cpu=1500)], {"atelet_template": template(cpu=500)}, id="room for both exactly"),
+        pytest.param([node("a", slots=2)], {}, id="two slots"),
+        pytest.param(
+            [node("a", "A", cpu=1500), atelet("a"), pod("1", "a", placeholder=True)],
+            {"atelet_template": template(cpu=500)},
+            id="a placeholder that is being preempted",
+        ),
+        pytest.param(
+            [*ready("a", "A"), *(pod(str(number), "a", shape=NOTHING) for number in range(79))],
+            {"shape": NOTHING},
+            id="the 80th of 100m on 8 cores",
+        ),
+        pytest.param(
+            [*ready("a", "A"), *(pod(str(number), "a", placeholder=True) for number in range(8))],
+            {"shape": NOTHING},
+            id="placeholders do not stand in the way of pods without requests",
+        ),
+    ],
+)
+def test_a_node_is_not_dropped_when(seen: list[Seen], options: dict[str, object]) -> None:
+    assert picked(case(ledger(*seen), **options), "a") == "a"  # type: ignore[arg-type]
+
+
+def test_a_crash_looping_atelet_is_not_trusted_in_the_short_life_between_two_crashes() -> None:
+    known = ledger(node("a", "A"), atelet("a", ready=False, trouble="CrashLoopBackOff"))
+    known.atelet_seen(atelet("a"), 10.0)
+    assert refusals(case(known, now=20.0), ["a"]) == {"a": why.CRASHING}
+    assert picked(case(known, now=70.1), "a") == "a"
+    known.atelet_gone("atelet-a", 71.0)
+    known.atelet_seen(structs.replace(atelet("a"), uid="another"), 72.0)
+    assert picked(case(known, now=72.0), "a") == "a"
+
+
+def test_what_others_take_on_a_node_counts_for_a_while_after_it_was_opened() -> None:
+    known = ledger(node("a", cpu=2000))
+    decided = case(known, atelet_template=template(cpu=500))
+    assert picked(decided, "a") == "a"
+    others(known, "a", cpu=501)
+    assert refusals(decided, ["a"]) == {"a": why.NO_ROOM}
+    others(known, "a", cpu=500, port=8085)
+    assert refusals(decided, ["a"]) == {"a": why.PORT_TAKEN}
+    others(known, "a", pods=109)
+    assert refusals(decided, ["a"]) == {"a": why.NO_SLOT}
+    assert picked(case(known, atelet_template=template(cpu=500), now=61.0), "a") == "a", "that was too long ago"
+
+
+def test_picks_in_flight_count_against_the_room_beside_atelet() -> None:
+    known = ledger(node("a", cpu=2500))
+    decided = case(known, atelet_template=template(cpu=500))
+    known.assume("1", "A", "a", SMALL, now=0)
+    assert picked(decided, "a") == "a"
+    known.assume("2", "A", "a", SMALL, now=0)
+    assert refusals(decided, ["a"]) == {"a": why.NO_ROOM}
+
+
+def ahead(decided: Case, names: list[str]) -> list[str]:
+    choice = choose(decided, sent(*names))
+    assert choice
+    return [one.name for one in choice.ahead]
+
+
+def burst(pending: int, **options: object) -> Case:
+    nodes = [node(f"n{number:02d}", cpu=4000) for number in range(20)]
+    known = ledger(pool(), *nodes, *(pod(str(number)) for number in range(pending)))
+    return case(known, uid="0", **{"rules": Rules(open_ahead=8), **options})  # type: ignore[arg-type]
+
+
+NAMES = [f"n{number:02d}" for number in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("pending", "expected"),
+    [
+        pytest.param(1, [], id="nobody else is waiting"),
+        pytest.param(4, [], id="one node takes them all"),
+        pytest.param(5, ["n01"], id="one more than it takes"),
+        pytest.param(13, ["n01", "n02", "n03"], id="as many nodes as are needed"),
+        pytest.param(1000, NAMES[1:9], id="never more than the setting allows"),
+    ],
+)
+def test_nodes_are_claimed_ahead_by_need_and_within_the_setting(pending: int, expected: list[str]) -> None:
+    assert ahead(burst(pending), NAMES) == expected
+
+
+@pytest.mark.parametrize(
+    ("open_already", "expected"),
+    [
+        pytest.param(3, ["n00", "n04", "n05", "n06", "n07", "n08"], id="the pick, two more that are open, and six"),
+        pytest.param(7, [], id="more than half of them are unused yet"),
+    ],
+)
+def test_what_is_open_and_unused_counts_as_claimed_ahead(open_already: int, expected: list[str]) -> None:
+    decided = burst(1000)
+    for name in NAMES[1 : open_already + 1]:
+        decided.ledger.acknowledge(name, f"{name}-uid", "A", value="t", version=2, sent=0, now=0)
+    assert ahead(decided, NAMES) == expected
+
+
+def test_nothing_is_claimed_ahead_for_placeholders_or_with_the_setting_at_zero() -> None:
+    assert ahead(burst(1000, placeholder=True), NAMES) == []
+    assert ahead(burst(1000, rules=Rules(open_ahead=0)), NAMES) == []
+
+
+def test_a_pod_with_preferences_gets_what_its_pool_holds_and_one_fresh_node() -> None:
+    known = ledger(
+        *ready("a", "A", pods=[pod("1", "a")]),
+        *ready("b", "A", pods=[pod("2", "b")]),
+        *ready("c", "B", pods=[pod("3", "c", "B")]),
+        node("d"),
+    )
+    choice = choose(case(known, choosy=True), sent("a", "b", "c", "d"))
+    assert choice and (choice.node.name, choice.also) == ("c", ("a", "b"))
+    choice = choose(case(known, choosy=True), sent("a", "b", "d"))
+    assert choice and (choice.node.name, choice.also) == ("d", ("a", "b"))
+    choice = choose(case(known, choosy=True), sent("b"))
+    assert choice and (choice.node.name, choice.also) == ("b", ())
+
+
+def test_a_pod_with_preferences_does_not_get_a_node_that_failed_it_while_there_is_another() -> None:
+    known = ledger(node("a"), node("b"))
+    known.assume("new", "A", "a", SMALL, now=0)
+    known.failed("new")
+    assert picked(case(known, choosy=True), "a", "b") == "b"
+    assert picked(case(known, choosy=True), "a") == "a"
+
+
+def test_a_node_whose_atelet_is_not_bound_is_not_answered_beside_another() -> None:
+    known = ledger(node("a", "A"), pod("1", "a"), node("d"))
+    choice = choose(case(known, choosy=True), sent("a", "d"))
+    assert choice and (choice.node.name, choice.also) == ("d", ())
+
+
+def test_holding_warm_room_opens_no_cold_node_while_placeholders_are_large_enough() -> None:
+    known = ledger(*ready("w", "A", pods=[pod("1", "w", placeholder=True)]), node("c"))
+    assert picked(case(known), "c", hold=True) is None
+    assert refusals(case(known), ["c"], hold=True) == {"c": why.HELD_BACK}
+    assert picked(case(known), "c") == "c"
+    known.pod_gone("1", 0)
+    assert picked(case(known), "c", hold=True) == "c"
+
+
+def test_a_node_that_looks_full_is_taken_when_the_scheduler_knows_better_and_nothing_warm_is_left() -> None:
+    full = ready("full", "A", pods=[pod(str(number), "full") for number in range(8)])
+    known = ledger(*full, node("coming", "A"), node("cold"))
+    assert picked(case(known), "full", "coming", "cold") == "coming"
+    assert picked(case(known), "full", "cold") == "full"
+
+
+def test_with_thousands_of_names_the_first_cold_one_that_will_do_is_found() -> None:
+    known = ledger(*(node(f"n{number:04d}", deleting=number < 600) for number in range(1000)))
+    names = [f"n{number:04d}" for number in reversed(range(1000))]
+    assert picked(case(known), *names) == "n0600"
+
+
+def test_memory_counts_for_atelets_room_too() -> None:
+    known = ledger(node("a"))
+    assert picked(case(known, atelet_template=template(memory=31 * 1024 * MIB)), "a") == "a"
+    assert picked(case(known, atelet_template=template(memory=31 * 1024 * MIB + 1)), "a") is None

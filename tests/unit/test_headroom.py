@@ -1,0 +1,216 @@
+"""How many placeholders a pool should have, and what is counted about them."""
+
+import pytest
+from prometheus_client import generate_latest
+
+from ateplace import metrics, names
+from ateplace.ledger import Ledger
+from ateplace.model import (
+    Condition,
+    ContainerState,
+    ContainerStatus,
+    Metadata,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Terminated,
+)
+from ateplace.records import AteletRecord, PodRecord, pod_record
+from ateplace.resources import shape
+from ateplace.settings import Headroom
+from reconciler import headroom_metrics
+from reconciler.headroom_metrics import Workers
+from reconciler.quota import Quota, quota
+
+
+@pytest.mark.parametrize(
+    ("annotation", "settings", "expected"),
+    [
+        ("", Headroom(), 0),
+        ("", Headroom(default=3), 3),
+        ("", Headroom(default=3, cap=2), 2),
+        ("0", Headroom(default=3), 0),
+        ("5", Headroom(), 5),
+        ("1000", Headroom(), 1000),
+        ("0005", Headroom(), 5),
+    ],
+)
+def test_a_number_is_taken_as_it_is(annotation: str, settings: Headroom, expected: int) -> None:
+    assert quota(annotation, 7, settings) == Quota(expected)
+
+
+@pytest.mark.parametrize("annotation", ["-1", "1001", "99999", "1.5", "five", " 5", "5 ", "٥", "1e2", "0x5", "true"])
+def test_a_bad_value_changes_nothing_and_is_said(annotation: str) -> None:
+    asked = quota(annotation, 7, Headroom(default=3))
+    assert (asked.count, asked.reason) == (7, "BadHeadroom")
+    assert repr(annotation) in asked.message
+
+
+def test_a_very_long_bad_value_is_not_repeated_in_full() -> None:
+    assert len(quota("9" * 100_000, 0, Headroom()).message) < 300
+
+
+def test_the_cap_wins_and_is_said() -> None:
+    asked = quota("50", 0, Headroom(cap=20))
+    assert (asked.count, asked.reason) == (20, "HeadroomCapped")
+    assert "at most 20" in asked.message
+
+
+def pod(*, placeholder: bool, node: str = "", conditions: list[Condition] | None = None, phase: str = "Running") -> Pod:
+    kind = names.PLACEHOLDER_LABEL if placeholder else names.POOL_LABEL
+    labels = {kind: "web", names.POOL_UID_LABEL: "u1"}
+    meta = Metadata(name="p", namespace="ns", uid="p1", labels=labels)
+    return Pod(meta, PodSpec(node_name=node), PodStatus(phase=phase, conditions=conditions))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "preempted"),
+    [
+        ("DisruptionTarget", "PreemptionByScheduler", True),
+        ("DisruptionTarget", "EvictionByEvictionAPI", False),
+        ("Ready", "", False),
+    ],
+)
+def test_a_preempted_placeholder_is_told_from_a_deleted_one(kind: str, reason: str, preempted: bool) -> None:
+    seen = pod_record(pod(placeholder=True, conditions=[Condition(kind, "True", reason)]))
+    assert seen is not None
+    assert seen.preempted is preempted
+
+
+def waited(pod: Pod) -> float | None:
+    record = pod_record(pod)
+    assert record is not None
+    return record.waited
+
+
+def test_the_wait_is_the_init_containers() -> None:
+    waiting = pod(placeholder=False, node="n1")
+    assert waiting.status is not None
+    ended = Terminated("2026-11-16T10:00:00Z", "2026-11-16T10:00:07Z")
+    waiting.status.init_container_statuses = [ContainerStatus("other"), ContainerStatus(names.INIT_CONTAINER)]
+    assert waited(waiting) is None
+    waiting.status.init_container_statuses[1].state = ContainerState(terminated=ended)
+    assert waited(waiting) == 7.0
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def sample(name: str, **labels: str) -> float:
+    return metrics.REGISTRY.get_sample_value(f"ateplace_{name}", labels) or 0.0
+
+
+def workers(clock: Clock, wanted: dict[str, tuple[str, int]], ledger: Ledger | None = None) -> Workers:
+    made = Workers(ledger or Ledger(), wanted, {}, clock=clock)
+    made._counting = True
+    return made
+
+
+def seen_pod(
+    uid: str,
+    pool_uid: str,
+    pool: str,
+    node: str,
+    *,
+    placeholder: bool,
+    preempted: bool = False,
+    finished: bool = False,
+) -> PodRecord:
+    namespace, _, name = pool.partition("/")
+    return PodRecord(
+        uid=uid,
+        namespace=namespace,
+        name=uid,
+        pool=name,
+        pool_uid=pool_uid,
+        node=node,
+        shape=shape(PodSpec()),
+        placeholder=placeholder,
+        preempted=preempted,
+        finished=finished,
+    )
+
+
+def test_a_preemption_is_counted_and_timed_until_its_refill() -> None:
+    clock = Clock()
+    seen = workers(clock, {"u1": ("ns/refill", 2)})
+    there = seen_pod("a", "u1", "ns/refill", "n1", placeholder=True)
+    going = seen_pod("a", "u1", "ns/refill", "n1", placeholder=True, preempted=True)
+    before = sample("placeholder_refill_seconds_sum"), sample("placeholder_refill_seconds_count")
+    seen.changed(None, there)
+    seen.changed(there, going)
+    seen.changed(going, None)
+    assert sample("placeholders_preempted_total", pool="ns/refill") == 1
+    pending = seen_pod("b", "u1", "ns/refill", "", placeholder=True)
+    seen.changed(None, pending)
+    clock.now += 12.5
+    seen.changed(pending, seen_pod("b", "u1", "ns/refill", "n2", placeholder=True))
+    after = sample("placeholder_refill_seconds_sum"), sample("placeholder_refill_seconds_count")
+    assert (after[0] - before[0], after[1] - before[1]) == (12.5, 1)
+
+
+def test_one_deleted_by_hand_owes_no_refill() -> None:
+    seen = workers(Clock(), {"u1": ("ns/hand", 2)})
+    there = seen_pod("a", "u1", "ns/hand", "n1", placeholder=True)
+    before = sample("placeholder_refill_seconds_count")
+    seen.changed(there, None)
+    seen.changed(None, seen_pod("b", "u1", "ns/hand", "n1", placeholder=True))
+    assert sample("placeholder_refill_seconds_count") == before
+    assert sample("placeholders_preempted_total", pool="ns/hand") == 0
+
+
+def test_an_ateom_starts_warm_where_atelet_is_ready() -> None:
+    ledger = Ledger()
+    atelet = AteletRecord("t", "atelet-1", "n1", bound=True, ready=True, trouble="", terminating=False)
+    ledger.atelet_seen(atelet, 0.0)
+    seen = workers(Clock(), {}, ledger)
+    for uid, node in (("a", "n1"), ("b", "n1"), ("c", "n2")):
+        unbound = seen_pod(uid, "u1", "ns/starts", "", placeholder=False)
+        bound = seen_pod(uid, "u1", "ns/starts", node, placeholder=False)
+        seen.changed(None, unbound)
+        seen.changed(unbound, bound)
+        seen.changed(bound, bound)
+    assert sample("ateom_starts_total", pool="ns/starts", start="warm") == 2
+    assert sample("ateom_starts_total", pool="ns/starts", start="cold") == 1
+    headroom_metrics.forget("ns/starts")
+    assert 'pool="ns/starts"' not in generate_latest(metrics.REGISTRY).decode()
+
+
+def test_a_finished_ateom_and_one_without_our_label_are_no_starts() -> None:
+    seen = workers(Clock(), {})
+    seen.changed(None, seen_pod("a", "u1", "ns/none", "n1", placeholder=False, finished=True))
+    seen.changed(None, seen_pod("b", "", "ns/none", "n1", placeholder=False))
+    assert 'pool="ns/none"' not in generate_latest(metrics.REGISTRY).decode()
+
+
+def test_a_placeholder_that_was_preempted_and_failed_is_counted_once() -> None:
+    seen = workers(Clock(), {"u1": ("ns/failed", 1)})
+    going = seen_pod("a", "u1", "ns/failed", "n1", placeholder=True, preempted=True)
+    failed = seen_pod("a", "u1", "ns/failed", "n1", placeholder=True, preempted=True, finished=True)
+    seen.changed(going, failed)
+    seen.changed(failed, None)
+    assert sample("placeholders_preempted_total", pool="ns/failed") == 1
+
+
+def test_what_was_there_before_us_is_not_counted_as_a_start() -> None:
+    seen = workers(Clock(), {})
+    seen._counting = False
+    seen.changed(None, seen_pod("a", "u1", "ns/before", "n1", placeholder=False))
+    assert 'pool="ns/before"' not in generate_latest(metrics.REGISTRY).decode()
+
+
+def test_placeholders_are_counted_by_pool_and_state() -> None:
+    seen = workers(Clock(), {"u1": ("ns/a", 3), "u2": ("ns/b", 2)})
+    seen._placeholders = {
+        "1": seen_pod("1", "u1", "ns/a", "n1", placeholder=True),
+        "2": seen_pod("2", "u1", "ns/a", "", placeholder=True),
+        "3": seen_pod("3", "u1", "ns/a", "n1", placeholder=True, finished=True),
+    }
+    assert seen.counts() == {
+        "ns/a": {"wanted": 3, "running": 1, "pending": 1},
+        "ns/b": {"wanted": 2, "running": 0, "pending": 0},
+    }

@@ -1,0 +1,257 @@
+"""The shape of placeholders: what is copied from a pool's live Deployment, and what never is."""
+
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from ateplace import names
+from ateplace.records import PoolRecord
+from ateplace.settings import PAUSE, Headroom, Settings, Webhook
+from local import substrate
+from reconciler.placeholder import (
+    Deployment,
+    DeploymentRecord,
+    Mould,
+    deployment,
+    deployment_record,
+    mould,
+    without_prepull,
+)
+
+SETTINGS = Settings()
+GIB = 1 << 30
+
+
+def pool(name: str = "web", uid: str = "u1", headroom: str = "5") -> PoolRecord:
+    return PoolRecord(uid, "ns", name, 1, deleting=False, finalizers=(), headroom=headroom, warm=True)
+
+
+def live(resources: Any = None, **template: Any) -> dict[str, Any]:
+    """The pod spec that the controller makes of a pool."""
+    spec = {"replicas": 1, "ateomImage": "registry.example/ateom:1"}
+    spec["template"] = template | ({"resources": resources} if resources else {})
+    spec["sandboxClass"] = template.pop("sandboxClass", "gvisor")
+    made = substrate.deployment({"metadata": {"name": "web", "namespace": "ns", "uid": "u1"}, "spec": spec})
+    found: dict[str, Any] = made["spec"]["template"]["spec"]
+    return found
+
+
+def pod_of(made: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = made["spec"]["template"]["spec"]
+    return spec
+
+
+def make(spec: dict[str, Any], settings: Settings = SETTINGS, *, prepull: bool = True) -> dict[str, Any]:
+    return deployment(pool(), mould(spec), 5, settings, prepull=prepull)
+
+
+def test_the_whole_deployment_for_a_plain_pool() -> None:
+    made = make(live({"requests": {"cpu": "1500m", "memory": "1Gi"}, "limits": {"cpu": "4"}}))
+    assert made == yaml.safe_load(f"""
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata:
+          name: web-headroom
+          namespace: ns
+          labels: &labels
+            ateplace.ate.dev/placeholder: web
+            ate.dev/worker-pool-uid: u1
+            app.kubernetes.io/managed-by: ateplace
+          ownerReferences:
+            - {{apiVersion: ate.dev/v1alpha1, kind: WorkerPool, name: web, uid: u1}}
+        spec:
+          replicas: 5
+          selector: &selector
+            matchLabels: {{ateplace.ate.dev/placeholder: web, ate.dev/worker-pool-uid: u1}}
+          strategy: {{type: RollingUpdate, rollingUpdate: {{maxUnavailable: 1, maxSurge: 0}}}}
+          revisionHistoryLimit: 0
+          template:
+            metadata:
+              labels: *labels
+              annotations: {{cluster-autoscaler.kubernetes.io/safe-to-evict: "true"}}
+            spec:
+              schedulerName: ateplace-scheduler
+              priorityClassName: ateplace-placeholder
+              terminationGracePeriodSeconds: 0
+              automountServiceAccountToken: false
+              enableServiceLinks: false
+              securityContext:
+                {{runAsNonRoot: true, runAsUser: 65535, runAsGroup: 65535, seccompProfile: {{type: RuntimeDefault}}}}
+              topologySpreadConstraints:
+                - maxSkew: 1
+                  topologyKey: kubernetes.io/hostname
+                  whenUnsatisfiable: ScheduleAnyway
+                  labelSelector: *selector
+              volumes:
+                - {{name: ateom, image: {{reference: "registry.example/ateom:1", pullPolicy: IfNotPresent}}}}
+              containers:
+                - name: placeholder
+                  image: {PAUSE}
+                  imagePullPolicy: IfNotPresent
+                  resources:
+                    requests: &amounts {{cpu: 1500m, memory: 1024Mi}}
+                    limits: *amounts
+                  securityContext:
+                    allowPrivilegeEscalation: false
+                    readOnlyRootFilesystem: true
+                    capabilities: {{drop: [ALL]}}
+                  volumeMounts: [{{name: ateom, mountPath: /ateom, readOnly: true}}]
+    """)
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ({"requests": {"cpu": "2", "memory": "512Mi"}}, {"cpu": "2000m", "memory": "512Mi"}),
+        ({"limits": {"cpu": "2", "memory": "1000"}}, {"cpu": "2000m", "memory": "1000"}),
+        ({"requests": {"cpu": "1"}, "limits": {"cpu": "2", "memory": "1Gi"}}, {"cpu": "1000m", "memory": "1024Mi"}),
+        ({"requests": {"memory": "1Gi"}}, {"memory": "1024Mi"}),
+        ({"requests": {"cpu": "1", "nvidia.com/gpu": "2"}}, {"cpu": "1000m", "nvidia.com/gpu": "2"}),
+        ({"requests": {"nvidia.com/gpu": "1"}}, {"nvidia.com/gpu": "1", "cpu": "500m", "memory": "512Mi"}),
+        (None, {"cpu": "500m", "memory": "512Mi"}),
+    ],
+)
+def test_a_placeholder_asks_for_what_an_ateom_reserves(resources: Any, expected: dict[str, str]) -> None:
+    asked = pod_of(make(live(resources)))["containers"][0]["resources"]
+    assert asked == {"requests": expected, "limits": expected}
+
+
+def test_all_containers_count_as_the_scheduler_counts_them() -> None:
+    spec = live({"requests": {"cpu": "1", "memory": "1Gi"}})
+    spec["containers"].append({"name": "side", "resources": {"requests": {"cpu": "500m"}}})
+    spec["initContainers"] = [{"name": "big", "resources": {"requests": {"memory": "3Gi"}}}]
+    spec["overhead"] = {"cpu": "7"}
+    spec["runtimeClassName"] = "kata"
+    assert mould(spec).requests == (("cpu", 1500), ("memory", 3 * GIB))
+    assert pod_of(make(spec))["runtimeClassName"] == "kata"
+
+
+def test_what_a_pool_without_requests_gets_is_a_setting() -> None:
+    settings = Settings(headroom=Headroom(cpu="2", memory="4Gi"))
+    assert pod_of(make(live(), settings))["containers"][0]["resources"]["requests"] == {"cpu": "2", "memory": "4Gi"}
+    assert not mould(live()).reserves
+    assert mould(live({"requests": {"cpu": "1m"}})).reserves
+
+
+def test_where_ateoms_may_go_placeholders_may_go() -> None:
+    affinity: Any = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": []}]}
+    }
+    taint = {"key": "team", "operator": "Exists"}
+    spec = live(nodeSelector={"disk": "ssd"}, tolerations=[taint], nodeAffinity=affinity, sandboxClass="microvm")
+    pod = pod_of(make(spec))
+    assert pod["nodeSelector"] == {"disk": "ssd", "ate.dev/sandboxClass": "microvm"}
+    assert pod["tolerations"] == [taint, *spec["tolerations"][1:]]
+    assert len(pod["tolerations"]) == 2
+    assert pod["affinity"] == {"nodeAffinity": affinity}
+
+
+def test_host_ports_are_held_too() -> None:
+    spec = live()
+    spec["containers"][0]["ports"] = [{"containerPort": 80}, {"containerPort": 7, "hostPort": 7070, "protocol": "UDP"}]
+    ports = pod_of(make(spec))["containers"][0]["ports"]
+    assert ports == [{"containerPort": 7070, "hostPort": 7070, "protocol": "UDP"}]
+
+
+def test_nothing_that_an_ateom_may_do_is_copied() -> None:
+    spec = live(sandboxClass="microvm")
+    spec |= {"hostNetwork": True, "hostPID": True, "serviceAccountName": "strong"}
+    pod = pod_of(make(spec, prepull=False))
+    assert set(pod) == {
+        "schedulerName",
+        "priorityClassName",
+        "terminationGracePeriodSeconds",
+        "automountServiceAccountToken",
+        "enableServiceLinks",
+        "securityContext",
+        "topologySpreadConstraints",
+        "containers",
+        "nodeSelector",
+        "tolerations",
+    }
+    assert set(pod["containers"][0]) == {"name", "image", "imagePullPolicy", "resources", "securityContext"}
+
+
+def test_no_selector_of_agent_substrate_matches_a_placeholder() -> None:
+    made = make(live())
+    assert names.POOL_LABEL not in made["spec"]["template"]["metadata"]["labels"]
+    assert names.POOL_LABEL not in made["metadata"]["labels"]
+
+
+def test_pulling_ahead_uses_what_may_pull_the_image_but_never_a_token() -> None:
+    spec = live() | {"serviceAccountName": "puller", "imagePullSecrets": [{"name": "key"}]}
+    pod = pod_of(make(spec))
+    assert (pod["serviceAccountName"], pod["imagePullSecrets"]) == ("puller", [{"name": "key"}])
+    assert pod["automountServiceAccountToken"] is False
+
+
+def test_without_image_volumes_it_is_as_if_pulling_ahead_were_off() -> None:
+    spec = live({"requests": {"cpu": "1"}}) | {"serviceAccountName": "puller"}
+    with_it, without = make(spec), make(spec, prepull=False)
+    assert without_prepull(with_it) == without
+    assert without_prepull(without) == without
+
+
+@pytest.mark.parametrize(
+    ("own", "setting", "expected"),
+    [
+        ("default-scheduler", "ateplace-scheduler", "ateplace-scheduler"),
+        ("default-scheduler", "", "default-scheduler"),
+        ("mine", "ateplace-scheduler", "mine"),
+        ("", "other", "other"),
+    ],
+)
+def test_placeholders_use_the_scheduler_that_the_ateoms_use(own: str, setting: str, expected: str) -> None:
+    settings = Settings(webhook=Webhook(scheduler_name=setting))
+    assert pod_of(make(live() | {"schedulerName": own}, settings))["schedulerName"] == expected
+
+
+def test_the_gating_resource_brings_placeholders_to_the_extender_as_well() -> None:
+    settings = Settings(webhook=Webhook(gating_resource="ateplace.ate.dev/gate"))
+    assert pod_of(make(live(), settings))["containers"][0]["resources"]["limits"]["ateplace.ate.dev/gate"] == "1"
+
+
+def record(made: dict[str, Any], **metadata: Any) -> DeploymentRecord | None:
+    made = made | {"metadata": made["metadata"] | metadata}
+    return deployment_record(msgspec.json.decode(msgspec.json.encode(made), type=Deployment))
+
+
+def test_of_all_deployments_only_pools_and_ours_are_kept() -> None:
+    spec = {"replicas": 3, "ateomImage": "i", "template": {"resources": {"requests": {"cpu": "1"}}}}
+    theirs = substrate.deployment({"metadata": {"name": "web", "namespace": "ns", "uid": "u1"}, "spec": spec})
+    kept = record(theirs, uid="d1", generation=2)
+    assert kept is not None
+    assert (kept.pool_uid, kept.ours, kept.replicas) == ("u1", False, 3)
+    assert kept.mould == Mould((("cpu", 1000),), image="i")
+    ours = record(make(live()), uid="d2", generation=7)
+    assert ours is not None
+    assert (ours.pool_uid, ours.ours, ours.owned, ours.generation, ours.mould) == ("u1", True, True, 7, None)
+    orphaned = record(make(live()), ownerReferences=None)
+    assert orphaned is not None
+    assert (orphaned.ours, orphaned.owned) == (True, False)
+    assert record(theirs, ownerReferences=[{"kind": "Other", "uid": "x"}]) is None
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"name": "web"},
+        {"labels": {names.PLACEHOLDER_LABEL: "web", names.POOL_UID_LABEL: "u1"}},
+        {"labels": {"app.kubernetes.io/managed-by": "ateplace"}, "ownerReferences": []},
+    ],
+)
+def test_a_deployment_that_merely_looks_like_ours_is_nobodys(forged: dict[str, Any]) -> None:
+    found = record(make(live()), **forged)
+    assert found is None or not found.ours
+
+
+def test_a_template_that_cannot_be_read_gives_no_shape() -> None:
+    theirs = substrate.deployment(
+        {"metadata": {"name": "web", "namespace": "ns", "uid": "u1"}, "spec": {"replicas": 1, "ateomImage": "i"}}
+    )
+    theirs["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "much"}}
+    kept = record(theirs)
+    assert kept is not None
+    assert kept.mould is None

@@ -1,0 +1,49 @@
+"""A pool's end, where it hangs on what the API server says of its pods."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from ateplace import names
+from ateplace.ledger import Ledger
+from ateplace.settings import Settings
+from reconciler.events import Events
+from reconciler.pools import Pools
+from tests.unit import cluster
+from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
+
+
+def test_pods_that_stay_do_not_wait_for_a_sibling_that_does_not_end(tmp_path: Path) -> None:
+    """Orphaned, and the collector has taken its finalizer off already: only the ReplicaSet tells that its pods stay."""
+    owner = [{"kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}]
+    labels = {names.POOL_LABEL: "a", names.POOL_UID_LABEL: "A"}
+    pods: list[dict[str, Any]] = [
+        {"metadata": {"name": name, "namespace": "ns", "labels": labels, "ownerReferences": owner}} for name in "ab"
+    ]
+    pods[0]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    written: list[Any] = []
+
+    async def handle(request: Request, answer: Answer) -> None:
+        match request.method, request.path.rpartition("/")[2]:
+            case "GET", "deployments":
+                await answer.reply(200, {"metadata": {}, "items": []})
+            case "GET", "pods":
+                await answer.reply(200, {"metadata": {}, "items": pods})
+            case "GET", "rs":
+                await answer.reply(200, {"metadata": {"name": "rs", "uid": "rs"}})
+            case _:
+                written.append(request.json["metadata"]["finalizers"])
+                await answer.reply(200, {"metadata": {"name": "a"}})
+
+    async def main() -> None:
+        ledger = Ledger()
+        ledger.pool_seen(structs.replace(cluster.pool(), deleting=True, finalizers=(names.FINALIZER,)), 0)
+        for name in "ab":
+            ledger.pod_seen(cluster.pod(name, "n1"), 0)
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            await Pools(kube, ledger, Settings(), Events(kube, "test"), look_at=lambda _: None).reconcile("A")
+
+    asyncio.run(main())
+    assert written == [[]]

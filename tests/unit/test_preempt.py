@@ -1,0 +1,92 @@
+"""Preempt: placeholders first, strangers only when allowed, filter's drop rules always."""
+
+import pytest
+
+from ateplace.entries import Reading
+from extender import preempt
+from extender import rules as why
+from extender.wire import MetaPod, MetaVictims
+from tests.unit.cluster import atelet, case, ledger, node, pod, ready, template
+
+
+def victims(*uids: str, violations: int = 0) -> MetaVictims:
+    return MetaVictims([MetaPod(uid) for uid in uids], violations)
+
+
+KNOWN = ledger(
+    *ready("warm", "A", pods=[pod("ph1", "warm", placeholder=True), pod("ph2", "warm", placeholder=True)]),
+    *ready("warm2", "A", pods=[pod("ph3", "warm2", placeholder=True)]),
+    node("cold"),
+    pod("ph4", "cold", placeholder=True),
+    *ready("mixed", "A", pods=[pod("ateom", "mixed"), pod("ph5", "mixed", placeholder=True)]),
+    node("crashing", "A"),
+    atelet("crashing", ready=False, trouble="CrashLoopBackOff"),
+    node("barred"),
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "others", "kept", "dropped"),
+    [
+        pytest.param({}, True, [], {}, id="nothing asked, nothing answered"),
+        pytest.param(
+            {"warm": victims("ph1", "ph2"), "warm2": victims("ph3"), "cold": victims("ph4")},
+            True,
+            ["warm", "warm2"],
+            {"cold": preempt.COLDER},
+            id="warm nodes before cold ones",
+        ),
+        pytest.param({"cold": victims("ph4")}, False, ["cold"], {}, id="a cold one when there is no other"),
+        pytest.param(
+            {"warm": victims("ph1"), "mixed": victims("ateom"), "cold": victims("stranger")},
+            True,
+            ["warm"],
+            {"mixed": preempt.WORSE, "cold": preempt.WORSE},
+            id="only placeholders where those alone make room",
+        ),
+        pytest.param(
+            {"mixed": victims("ph5", "ateom"), "cold": victims("stranger")},
+            False,
+            [],
+            {"mixed": preempt.STRANGERS, "cold": preempt.STRANGERS},
+            id="never a stranger unless allowed",
+        ),
+        pytest.param(
+            {"mixed": victims("ateom"), "cold": victims("stranger")},
+            True,
+            ["cold", "mixed"],
+            {},
+            id="strangers when allowed and nothing better is there",
+        ),
+        pytest.param({"crashing": victims("stranger")}, True, [], {"crashing": why.CRASHING}, id="filter's drop rules"),
+        pytest.param({"nowhere": victims("ph1")}, True, [], {"nowhere": why.UNKNOWN}, id="an unknown node"),
+        pytest.param(
+            {"warm": victims("ph3"), "warm2": victims("ph3")},
+            True,
+            ["warm2"],
+            {"warm": preempt.ELSEWHERE},
+            id="a victim that is not on that node",
+        ),
+        pytest.param(
+            {"warm": None, "warm2": victims(), "cold": victims("ph4")},
+            True,
+            ["cold"],
+            {"warm": preempt.NOBODY, "warm2": preempt.NOBODY},
+            id="no victims named",
+        ),
+    ],
+)
+def test_what_may_be_preempted(
+    asked: dict[str, MetaVictims | None], others: bool, kept: list[str], dropped: dict[str, str]
+) -> None:
+    verdict = preempt.decide(case(KNOWN), asked, others=others)
+    assert (sorted(verdict.keep), verdict.dropped) == (kept, dropped)
+    assert all(verdict.keep[name] is asked[name] for name in kept), "victims are never changed"
+
+
+def test_room_that_would_not_do_beside_atelet_is_not_made() -> None:
+    known = ledger(node("cold", cpu=2000), pod("ph", "cold", placeholder=True))
+    known.read("cold", "cold-uid", Reading((("cpu", 1000),), 3, frozenset(), 0.0))
+    tight = case(known, atelet_template=template(cpu=100))
+    assert preempt.decide(tight, {"cold": victims("ph")}, others=False).dropped == {"cold": why.NO_ROOM}
+    assert preempt.decide(case(known), {"cold": victims("ph")}, others=False).keep

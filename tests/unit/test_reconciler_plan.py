@@ -1,0 +1,199 @@
+"""What should become of a node's claims, decided from the ledger alone."""
+
+import pytest
+from msgspec import structs
+
+from ateplace import names
+from ateplace.ledger import Ledger
+from ateplace.records import NodeRecord, PodRecord, PoolRecord
+from ateplace.settings import Reconciler
+from reconciler.plan import ANNOTATION_BYTES, UNBOUND_LOOK, Plan, Release, decide, readable
+from reconciler.pools import Stage, awaited
+from tests.unit import cluster
+from tests.unit.cluster import ledger
+
+SETTINGS = Reconciler(linger=120, unbound_wait=300)
+TIME = "2026-11-16T10:00:00.123456+00:00"
+
+
+def node(*pools: str, labelled: bool | None = None, value: str = TIME, size: int = 0) -> NodeRecord:
+    has = bool(pools) if labelled is None else labelled
+    labels = {names.NODE_LABEL: "true"} if has else {}
+    made = cluster.node("n1", *pools, version=7, labels=labels, annotation_bytes=size)
+    return structs.replace(made, labelled=has, claims=dict.fromkeys(pools, value))
+
+
+def pod(uid: str = "p1", on: str = "n1", pool_uid: str = "A", *, placeholder: bool = False) -> PodRecord:
+    return cluster.pod(uid, on, pool_uid, placeholder=placeholder)
+
+
+def pool(uid: str = "A", *, deleting: bool = False, warm: bool = True, name: str = "pool") -> PoolRecord:
+    return structs.replace(cluster.pool(uid, warm=warm), name=name, deleting=deleting)
+
+
+def planned(filled: Ledger, now: float = 0.0) -> Plan:
+    plan = decide(filled, "n1", now, SETTINGS)
+    assert plan is not None
+    return plan
+
+
+NOTHING = Plan(uid="n1-uid", version=7)
+
+
+@pytest.mark.parametrize(
+    ("records", "now", "expected"),
+    [
+        pytest.param((node(), pool()), 0, NOTHING, id="nothing there, nothing to do"),
+        pytest.param(
+            (node(), pool(), pod()),
+            0,
+            structs.replace(NOTHING, add=("A",), label=True),
+            id="a pod without a claim gets one, with the label",
+        ),
+        pytest.param((node("A"), pool(), pod()), 1e6, NOTHING, id="a used claim stays"),
+        pytest.param((node("A", value=""), pool(), pod()), 0, NOTHING, id="an empty value is a claim"),
+        pytest.param(
+            (node("A", value="x"), pool(), pod()),
+            0,
+            structs.replace(NOTHING, add=("A",)),
+            id="a value that is no time is written anew",
+        ),
+        pytest.param(
+            (node("A", labelled=False), pool(), pod()),
+            0,
+            structs.replace(NOTHING, label=True),
+            id="a label that somebody removed comes back",
+        ),
+        pytest.param(
+            (node(labelled=True), pool()),
+            0,
+            structs.replace(NOTHING, label=False),
+            id="a label without a claim goes",
+        ),
+        pytest.param(
+            (node(labelled=True), pod(pool_uid="")),
+            0,
+            NOTHING,
+            id="a label is not taken from under ateoms of no known pool",
+        ),
+        pytest.param(
+            (node("A"), pool()),
+            20,
+            structs.replace(NOTHING, again=100.0),
+            id="an unused claim lingers",
+        ),
+        pytest.param(
+            (node("A"), pool()),
+            120,
+            structs.replace(NOTHING, release=(Release("A", TIME, True),), last=True),
+            id="then it goes, and the label with the last one",
+        ),
+        pytest.param(
+            (node("A", "B"), pool(), pool("B", name="other"), pod(pool_uid="B")),
+            120,
+            structs.replace(NOTHING, release=(Release("A", TIME, True),)),
+            id="the label stays with the other pool's claim",
+        ),
+        pytest.param(
+            (node("A"), pool(), pod("p2", on="")),
+            120,
+            structs.replace(NOTHING, again=UNBOUND_LOOK),
+            id="an unbound pod of the pool holds its claims",
+        ),
+        pytest.param(
+            (node("A"), pool(), pod("p2", on="")),
+            420,
+            structs.replace(NOTHING, release=(Release("A", TIME, False),), last=True),
+            id="but not for ever",
+        ),
+        pytest.param(
+            (node("A"), pool(deleting=True)),
+            0,
+            structs.replace(NOTHING, release=(Release("A", TIME, True),), last=True),
+            id="no linger for a pool being deleted that has no pods",
+        ),
+        pytest.param(
+            (node("A"), pool(deleting=True), pod(on="n2")),
+            0,
+            structs.replace(NOTHING, again=120.0),
+            id="while it has pods somewhere its Deployment may make more, so its claims linger",
+        ),
+        pytest.param(
+            (node("A"),),
+            0,
+            structs.replace(NOTHING, release=(Release("A", TIME, True),), last=True),
+            id="no linger for a pool that is gone",
+        ),
+        pytest.param((node("A"), pod()), 1e6, NOTHING, id="orphaned pods keep the claim of their pool that is gone"),
+        pytest.param(
+            (node("A"), pod(pool_uid="")),
+            1e6,
+            NOTHING,
+            id="ateoms that belong to nobody keep the claim of a pool that is gone",
+        ),
+        pytest.param((node("A"), pool(), pod(placeholder=True)), 1e6, NOTHING, id="a warm placeholder holds a claim"),
+        pytest.param(
+            (node("A"), pool(warm=False), pod(placeholder=True)),
+            120,
+            structs.replace(NOTHING, release=(Release("A", TIME, True),), last=True),
+            id="a cold one does not",
+        ),
+        pytest.param(
+            (node(), pool(), pod(pool_uid="")),
+            0,
+            structs.replace(NOTHING, add=("A",), label=True),
+            id="a pod without the UID label is its name's pool's",
+        ),
+        pytest.param(
+            (node(size=ANNOTATION_BYTES - 100), pool(), pod()),
+            0,
+            structs.replace(NOTHING, refused=f"its annotations hold {ANNOTATION_BYTES - 100} of 262144 bytes"),
+            id="39: no room in the annotations, no claim",
+        ),
+    ],
+)
+def test_a_node_gets_what_its_pods_justify(
+    records: tuple[NodeRecord | PodRecord | PoolRecord, ...], now: float, expected: Plan
+) -> None:
+    assert planned(ledger(*records), now) == expected
+
+
+def test_a_claim_lingers_from_its_last_use_or_its_last_change_whichever_is_later() -> None:
+    filled = ledger(node("A"), pool(), pod())
+    filled.pod_gone("p1", 50.0)
+    assert planned(filled, 100.0).again == 70.0
+    filled.node_seen(structs.replace(node("A", value="2026-11-16T11:00:00Z"), version=8), 90.0)
+    assert planned(filled, 100.0).again == 110.0
+
+
+def test_there_is_no_plan_for_a_node_that_does_not_exist() -> None:
+    filled = ledger(pool(), pod())
+    assert decide(filled, "n1", 0.0, SETTINGS) is None
+    assert decide(filled, "n2", 0.0, SETTINGS) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "is_one"),
+    [
+        ("", True),
+        (TIME, True),
+        ("2026-11-16T10:00:00Z", True),
+        ("true", False),
+        ("2026-11-16", False),
+        (TIME + "x", False),
+    ],
+)
+def test_a_claims_value_is_empty_or_a_time(value: str, is_one: bool) -> None:
+    assert readable(value) is is_one
+
+
+def test_a_deletion_waits_for_deployments_then_pods_then_claims() -> None:
+    filled = ledger(node("A"), pool(deleting=True), pod())
+    kept = filled.pools["A"]
+    assert awaited(kept, 1, 1) is Stage.DEPLOYMENTS
+    assert awaited(kept, 0, 0) is Stage.PODS
+    filled.pod_gone("p1", 0.0)
+    assert awaited(kept, 0, 1) is Stage.PODS
+    assert awaited(kept, 0, 0) is Stage.CLAIMS
+    filled.node_seen(structs.replace(node(), version=8), 0.0)
+    assert awaited(kept, 0, 0) is None

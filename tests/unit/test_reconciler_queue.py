@@ -1,0 +1,185 @@
+"""The queue of keys: once at a time, few at once, failing ones later."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from ateplace import errors
+from reconciler.events import Budget
+from reconciler.queue import Queue
+
+
+async def during(queue: Queue, *everything: str, do: Callable[[], Awaitable[object]]) -> None:
+    """Run the queue while `do` runs."""
+    running = asyncio.create_task(queue.run(lambda: everything))
+    try:
+        async with asyncio.timeout(10):
+            await do()
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+
+
+def test_every_key_is_handled_and_no_more_at_once_than_there_are_workers() -> None:
+    async def main() -> None:
+        busy, most, seen, done = 0, 0, Counter[str](), asyncio.Event()
+
+        async def handle(key: str) -> None:
+            nonlocal busy, most
+            busy += 1
+            most = max(most, busy)
+            await asyncio.sleep(0)
+            busy -= 1
+            seen[key] += 1
+            if len(seen) == 50:
+                done.set()
+
+        queue = Queue("test", handle, workers=3)
+        await during(queue, *(str(number) for number in range(50)), do=done.wait)
+        assert most == 3
+        assert set(seen.values()) == {1}
+
+    asyncio.run(main())
+
+
+def test_all_there_was_at_the_beginning_is_seen_when_each_key_was_tried_even_in_vain() -> None:
+    async def main() -> None:
+        tried, reached, gate = set[str](), asyncio.Event(), asyncio.Event()
+
+        async def handle(key: str) -> None:
+            if key == "last":
+                reached.set()
+                await gate.wait()
+            tried.add(key)
+            raise errors.ServerError("no")
+
+        queue = Queue("test", handle, workers=1)
+
+        async def look() -> None:
+            seen = asyncio.create_task(queue.seen())
+            await reached.wait()
+            assert (tried, seen.done()) == ({"a", "b"}, False)
+            gate.set()
+            await seen
+            assert tried == {"a", "b", "last"}
+
+        await during(queue, "a", "b", "last", do=look)
+        await during(queue, do=queue.seen)
+
+    asyncio.run(main())
+
+
+def test_a_key_added_while_it_is_handled_is_handled_once_more_and_never_twice_at_once() -> None:
+    async def main() -> None:
+        times, inside = 0, 0
+        first, gate, second = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def handle(_: str) -> None:
+            nonlocal times, inside
+            assert inside == 0
+            inside += 1
+            times += 1
+            if times == 1:
+                first.set()
+                await gate.wait()
+            else:
+                second.set()
+            inside -= 1
+
+        queue = Queue("test", handle, workers=4)
+
+        async def do() -> None:
+            await first.wait()
+            for _ in range(5):
+                queue.add("a")
+            gate.set()
+            await second.wait()
+            assert not queue.knows("a") or times == 2
+
+        await during(queue, "a", do=do)
+        assert times == 2
+
+    asyncio.run(main())
+
+
+def test_a_failing_key_is_tried_again_later_and_does_not_hold_up_the_others() -> None:
+    async def main() -> None:
+        tries, others, enough = Counter[str](), Counter[str](), asyncio.Event()
+
+        async def handle(key: str) -> None:
+            if key == "bad":
+                tries[key] += 1
+                if tries[key] == 4:
+                    enough.set()
+                raise errors.ServerError("no") if tries[key] % 2 else ValueError("a bug")
+            others[key] += 1
+
+        queue = Queue("test", handle, workers=1)
+
+        async def do() -> None:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            while not enough.is_set():
+                queue.add("bad")  # events do not get around the backoff
+                queue.add("good")
+                await asyncio.sleep(0.001)
+            assert loop.time() - began > 0.05 / 2 + 0.1 / 2 + 0.2 / 2 - 0.02
+
+        await during(queue, "bad", do=do)
+        assert tries["bad"] == 4
+        assert others["good"] > 4
+
+    asyncio.run(main())
+
+
+def test_the_answer_says_when_to_look_again_and_the_sooner_look_wins() -> None:
+    async def main() -> None:
+        looks: list[float] = []
+        second, third = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        async def handle(_: str) -> float:
+            looks.append(loop.time())
+            if len(looks) > 1:
+                (second if len(looks) == 2 else third).set()
+            return 0.05 if len(looks) == 1 else 60.0
+
+        queue = Queue("test", handle, workers=1)
+
+        async def do() -> None:
+            await second.wait()
+            assert queue.knows("a")
+            queue.add_after("a", 90.0)
+            queue.add_after("a", 0.01)
+            await third.wait()
+
+        await during(queue, "a", do=do)
+        assert looks[1] - looks[0] >= 0.05
+
+    asyncio.run(main())
+
+
+def test_nothing_is_kept_while_the_queue_does_not_run() -> None:
+    async def main() -> None:
+        async def handle(_: str) -> float:
+            return 60.0
+
+        queue = Queue("test", handle, workers=1)
+        queue.add("before")
+
+        async def do() -> None:
+            while not queue.knows("during"):
+                queue.add("during")
+                await asyncio.sleep(0)
+
+        await during(queue, do=do)
+        assert not any(queue.knows(key) for key in ("before", "during"))
+
+    asyncio.run(main())
+
+
+def test_a_budget_allows_a_burst_and_then_one_at_a_time() -> None:
+    budget = Budget(2, 10.0, 0.0)
+    assert [budget.take(0.0) for _ in range(3)] == [True, True, False]
+    assert budget.wait(4.0) == 6.0
+    assert [budget.take(10.0), budget.take(10.0)] == [True, False]

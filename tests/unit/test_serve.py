@@ -1,0 +1,383 @@
+"""The server's limits, over real sockets."""
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ateplace import metrics
+from ateplace.serve import Limits, Server
+from tests.unit.sockets import Running, Tls, answer, closed, loop_thread, request, serving, until
+
+LIMITS = Limits(body_bytes=100_000, request_deadline=0.6, max_connections=8)
+TLS = Tls()
+
+
+class App:
+    """Answers with the size of the body; /slow waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.release = asyncio.Event()
+        self.app = Starlette(
+            routes=[
+                Route("/", self.size, methods=["GET", "POST"]),
+                Route("/slow", self.slow, methods=["POST"]),
+            ]
+        )
+
+    async def size(self, request: Request) -> Response:
+        return Response(f"{len(await request.body())}")
+
+    async def slow(self, _: Request) -> Response:
+        self.entered.set()
+        await self.release.wait()
+        return Response("slow")
+
+
+@pytest.fixture(params=["plain", "tls"])
+def running(request: pytest.FixtureRequest) -> Any:
+    with serving(App().app, LIMITS, TLS if request.param == "tls" else None) as server:
+        yield server
+
+
+def refused(server: Server, limit: str) -> float:
+    labels = {"port": str(server.port), "limit": limit}
+    return metrics.REGISTRY.get_sample_value("ateplace_http_refused_total", labels) or 0.0
+
+
+def one_answer(running: Running) -> bytes:
+    with running.connect() as connection:
+        connection.sendall(request())
+        return answer(connection).body
+
+
+def test_a_connection_is_kept_and_answers_have_a_length(running: Running) -> None:
+    with running.connect() as connection:
+        for size in (0, 10, 100_000, 10):
+            connection.sendall(request(body=b"x" * size))
+            assert answer(connection).body == str(size).encode()
+
+
+def test_a_body_in_chunks_is_taken(running: Running) -> None:
+    with running.connect() as connection:
+        connection.sendall(request(headers="transfer-encoding: chunked\r\n"))
+        for _ in range(3):
+            connection.sendall(b"5\r\nhello\r\n")
+        connection.sendall(b"0\r\ntrailer: kept out\r\n\r\n")
+        assert answer(connection).body == b"15"
+        connection.sendall(request(body=b"again"))
+        assert answer(connection).body == b"5"
+
+
+def test_a_body_that_says_it_is_too_large_is_answered_413_before_it_is_sent(running: Running) -> None:
+    with running.connect() as connection:
+        connection.sendall(request(headers="content-length: 100001\r\n"))
+        assert answer(connection).status == 413
+        assert closed(connection)
+    assert until(lambda: refused(running.server, "body") == 1)
+
+
+def test_endless_chunks_are_answered_413(running: Running) -> None:
+    with running.connect() as connection:
+        connection.sendall(request(headers="transfer-encoding: chunked\r\n"))
+        for _ in range(200):
+            connection.sendall(b"400\r\n" + b"x" * 1024 + b"\r\n")
+        assert answer(connection).status == 413
+        assert closed(connection)
+
+
+@pytest.mark.parametrize("part", [b"1;extension=" + b"x" * 1000 + b"\r\n.\r\n", b"0\r\nt: "])
+def test_endless_framing_around_a_small_body_is_refused(running: Running, part: bytes) -> None:
+    with running.connect() as connection:
+        connection.sendall(request(headers="transfer-encoding: chunked\r\n") + part)
+        more = part if part.startswith(b"1") else b"x" * 1000
+        try:
+            for _ in range(600):
+                connection.sendall(more)
+            assert answer(connection).status in {400, 413}
+        except ConnectionError:
+            pass
+        assert closed(connection)
+
+
+@pytest.mark.parametrize("size", [70_000, 32 * 1024 * 1024])
+@pytest.mark.parametrize("many", [False, True], ids=["one header", "many headers"])
+def test_too_many_header_bytes_are_refused(running: Running, size: int, many: bool) -> None:
+    filler = b"".join(b"h%d: %s\r\n" % (n, b"v" * 1000) for n in range(64)) if many else b"v" * 65536
+    with running.connect() as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nhost: localhost\r\n" + (b"" if many else b"long: "))
+        sent = 0
+        try:
+            while sent < size:
+                connection.sendall(filler)
+                sent += len(filler)
+            assert answer(connection).status == 431
+        except ConnectionError:
+            pass
+        assert closed(connection)
+    assert until(lambda: refused(running.server, "headers") == 1)
+
+
+def test_headers_that_arrive_at_once_are_counted_too(running: Running) -> None:
+    with running.connect() as connection:
+        connection.sendall(request(headers="long: " + "v" * 66_000 + "\r\n"))
+        assert answer(connection).status == 431
+    with running.connect() as connection:
+        connection.sendall(request(headers="long: " + "v" * 60_000 + "\r\n", body=b"x" * 50_000))
+        assert answer(connection).body == b"50000"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [b"", b"POST / HT", request()[:-10], request(headers="content-length: 10\r\n") + b"12345"],
+    ids=["nothing", "a line", "headers", "a body"],
+)
+def test_a_client_that_falls_silent_is_closed(running: Running, first: bytes) -> None:
+    with running.connect() as connection:
+        connection.sendall(first)
+        start = time.monotonic()
+        assert closed(connection)
+        assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("first", [b"POST / HTTP/1.1\r\nx: ", request(headers="content-length: 99999\r\n")])
+def test_a_client_that_drips_is_closed(running: Running, first: bytes) -> None:
+    start = time.monotonic()
+    with running.connect() as connection:
+        connection.sendall(first)
+        try:
+            while time.monotonic() - start < 10:
+                connection.sendall(b"x")
+                time.sleep(0.05)
+        except OSError:
+            pass
+    assert time.monotonic() - start < 5
+    assert until(lambda: refused(running.server, "deadline") == 1)
+
+
+def test_a_client_that_never_speaks_tls_is_closed() -> None:
+    with serving(App().app, LIMITS, TLS) as running:
+        with socket.create_connection(("127.0.0.1", running.server.port), timeout=10) as connection:
+            start = time.monotonic()
+            assert closed(connection)
+            assert time.monotonic() - start < 5
+        assert until(lambda: refused(running.server, "handshake") == 1)
+
+
+def test_a_client_that_does_not_read_its_answer_is_closed() -> None:
+    async def large(_: Request) -> Response:
+        return Response(b"x" * 50_000_000)
+
+    with serving(Starlette(routes=[Route("/", large)]), LIMITS) as running, running.connect() as connection:
+        connection.sendall(request(method="GET"))
+        assert until(lambda: running.server._open_connections() == 1)
+        assert until(lambda: running.server._open_connections() == 0)
+
+
+def test_connections_are_capped_and_freed() -> None:
+    release = threading.Event()
+
+    async def slow(_: Request) -> Response:
+        while not release.is_set():  # noqa: ASYNC110 - another thread sets it
+            await asyncio.sleep(0.01)
+        return Response(b"done")
+
+    with serving(Starlette(routes=[Route("/", slow, methods=["POST"])]), LIMITS, TLS) as running:
+        kept = [running.connect() for _ in range(LIMITS.max_connections)]
+        for connection in kept:
+            connection.sendall(request())
+        assert until(lambda: len(running.server._state.tasks) == len(kept))
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            one_answer(running)
+        assert until(lambda: refused(running.server, "connections") == 1)
+        release.set()
+        assert [answer(connection).body for connection in kept] == [b"done"] * len(kept)
+        kept.pop().close()
+        assert until(lambda: running.server._open_connections() < LIMITS.max_connections)
+        assert one_answer(running) == b"done"
+        for connection in kept:
+            connection.close()
+
+
+def test_idle_connections_keep_nobody_out_and_the_longest_idle_one_goes(running: Running) -> None:
+    kept = []
+    for _ in range(LIMITS.max_connections):
+        kept.append(connection := running.connect())
+        connection.sendall(request())
+        assert answer(connection).status == 200
+        time.sleep(0.3)  # so that the server's coarse clock tells them apart
+    assert one_answer(running) == b"0"
+    assert closed(kept[0])
+    assert until(lambda: refused(running.server, "idle") == 1)
+    for connection in kept[1:]:
+        connection.sendall(request())
+        assert answer(connection).status == 200
+    for connection in kept:
+        connection.close()
+
+
+def test_an_idle_connection_outlives_the_request_deadline(running: Running) -> None:
+    assert Limits(body_bytes=1).keep_alive > 90
+    with running.connect() as connection:
+        connection.sendall(request())
+        answer(connection)
+        time.sleep(3 * LIMITS.request_deadline)
+        connection.sendall(request(body=b"still here"))
+        assert answer(connection).body == b"10"
+
+
+def test_an_idle_connection_is_closed_after_the_keep_alive_time() -> None:
+    limits = Limits(body_bytes=100, keep_alive=0.3)
+    with serving(App().app, limits, TLS) as running, running.connect() as connection:
+        connection.sendall(request())
+        answer(connection)
+        assert closed(connection)
+
+
+def test_expect_continue_is_answered_before_the_body(running: Running) -> None:
+    with running.connect() as connection:
+        connection.sendall(request(headers="expect: 100-continue\r\ncontent-length: 5\r\n"))
+        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b"hello")
+        assert answer(connection).body == b"5"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [b"\x16\x03\x01 not http\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\ncontent-length: x\r\n\r\n"],
+)
+def test_what_is_not_http_is_answered_400(running: Running, bad: bytes) -> None:
+    with running.connect() as connection:
+        connection.sendall(bad)
+        assert answer(connection).status == 400
+        assert closed(connection)
+
+
+def test_a_pipelined_request_makes_the_first_answer_the_last(running: Running) -> None:
+    with running.connect() as connection:
+        connection.sendall(request(body=b"1") + request(body=b"22"))
+        first = answer(connection)
+        assert (first.body, first.headers["connection"]) == (b"1", "close")
+        assert closed(connection)
+
+
+def test_a_request_under_way_is_finished_on_stop_and_an_idle_connection_closed() -> None:
+    app = App()
+    with serving(app.app, LIMITS, TLS) as running, running.connect() as busy, running.connect() as idle:
+        idle.sendall(request())
+        answer(idle)
+        busy.sendall(request("/slow"))
+        assert app.entered.wait(5)
+        stopping = asyncio.run_coroutine_threadsafe(running.server.stop(10), running.loop)
+        assert closed(idle)
+        with pytest.raises(OSError, match=r"refused|reset"):
+            running.connect()
+        running.loop.call_soon_threadsafe(app.release.set)
+        last = answer(busy)
+        assert (last.body, last.headers["connection"]) == (b"slow", "close")
+        stopping.result(5)
+
+
+def test_what_is_not_finished_within_grace_is_dropped() -> None:
+    app = App()
+    with serving(app.app, LIMITS, TLS) as running, running.connect() as busy:
+        busy.sendall(request("/slow"))
+        assert app.entered.wait(5)
+        start = time.monotonic()
+        running.call(lambda: running.server.stop(0.3))
+        assert time.monotonic() - start < 3
+        assert closed(busy)
+
+
+def test_a_quiescing_server_answers_and_lets_go(running: Running) -> None:
+    async def quiesce() -> None:
+        running.server.quiesce()
+
+    with running.connect() as connection:
+        connection.sendall(request())
+        assert "connection" not in answer(connection).headers
+        running.call(quiesce)
+        connection.sendall(request())
+        assert answer(connection).headers["connection"] == "close"
+        assert closed(connection)
+    with running.connect() as connection:
+        connection.sendall(request())
+        assert answer(connection).headers["connection"] == "close"
+
+
+def test_an_exception_in_the_application_is_a_500_and_the_server_goes_on() -> None:
+    async def broken(_: Request) -> Response:
+        raise RuntimeError("broken on purpose")
+
+    with serving(Starlette(routes=[Route("/", broken)]), LIMITS) as running:
+        for _ in range(2):
+            with running.connect() as connection:
+                connection.sendall(request(method="GET"))
+                assert answer(connection).status == 500
+
+
+def test_a_taken_port_is_an_error() -> None:
+    with serving(App().app, LIMITS) as running, loop_thread():
+        second = Server(App().app, host="127.0.0.1", port=running.server.port, tls=None, limits=LIMITS)
+        with pytest.raises(OSError, match="in use"):
+            running.call(second.start)
+
+
+def test_the_unspecified_address_takes_both_families() -> None:
+    with loop_thread() as loop:
+        server = Server(App().app, host="::", port=0, tls=None, limits=LIMITS)
+        running = Running(server, loop, None)
+        running.call(server.start)
+        for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+            with socket.create_connection((host, server.port), timeout=5) as connection:
+                connection.sendall(request())
+                assert answer(connection).status == 200
+        running.call(lambda: server.stop(1))
+
+
+def test_a_client_that_is_not_accepted_is_dropped_before_it_is_heard() -> None:
+    heard = []
+
+    async def listening(_: Request) -> Response:
+        heard.append(1)
+        return Response("")
+
+    def accepts(connection: ssl.SSLObject) -> str | None:
+        return f"its cipher is {connection.cipher()}"
+
+    app = Starlette(routes=[Route("/", listening, methods=["POST"])])
+    with loop_thread() as loop:
+        server = Server(app, host="127.0.0.1", port=0, tls=TLS.server, limits=LIMITS, accepts=accepts)
+        running = Running(server, loop, TLS)
+        running.call(server.start)
+        with running.connect() as connection:
+            connection.sendall(request())
+            assert closed(connection)
+        running.call(lambda: server.stop(1))
+        assert until(lambda: refused(server, "client") == 1)
+    assert heard == []
+
+
+def test_large_bodies_share_one_memory(running: Running) -> None:
+    limits = Limits(body_bytes=1_000_000, held_bytes=1_500_000, request_deadline=20)
+    part = request(headers="content-length: 1000000\r\n") + b"x" * 900_000
+    with serving(App().app, limits, running.tls) as small, small.connect() as first, small.connect() as second:
+        first.sendall(part)
+        assert until(lambda: small.server._guard.held > 800_000)
+        second.sendall(part)
+        assert answer(second).status == 503
+        first.sendall(b"x" * 100_000)
+        assert answer(first).body == b"1000000"
+        with small.connect() as third:
+            third.sendall(part + b"x" * 100_000)
+            assert answer(third).body == b"1000000"
+        assert until(lambda: small.server._guard.held == 0)

@@ -1,0 +1,76 @@
+"""Settings: three sources, one order, nothing unknown."""
+
+from pathlib import Path
+
+import pytest
+
+from ateplace.errors import SettingsError
+from ateplace.settings import Settings, load
+
+
+def test_without_any_source_every_setting_has_its_default() -> None:
+    loaded = load({})
+    assert loaded.settings == Settings()
+    assert loaded.origins == {}
+
+
+def test_flags_win_over_the_environment_which_wins_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("webhook: {port: 1, body_bytes: 2048}\nextender: {port: 2}\nreconciler: {linger: 3}\n")
+    environment = {"ATEPLACE_SETTINGS": str(file), "ATEPLACE_WEBHOOK_PORT": "11", "ATEPLACE_EXTENDER_PORT": "12"}
+    loaded = load(environment, ["webhook.port=21"])
+    assert loaded.settings.webhook.port == 21
+    assert loaded.settings.extender.port == 12
+    assert loaded.settings.reconciler.linger == 3
+    assert loaded.origins == {
+        "webhook.port": "flag",
+        "webhook.body_bytes": "file",
+        "extender.port": "environment",
+        "reconciler.linger": "file",
+    }
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "complaint"),
+    [
+        ({"ATEPLACE_WEBHOOK_PROT": "1"}, [], r"unknown setting 'webhook.prot' \(environment\)"),
+        ({"ATEPLACE_NOTHING": "1"}, [], r"unknown setting 'nothing' \(environment\)"),
+        ({}, ["webhook.prot=1"], r"unknown setting 'webhook.prot' \(flag\)"),
+        ({}, ["webhook.port"], "--set takes group.field=value"),
+        ({}, ["webhook.port=high"], r"'webhook.port' \(flag\)"),
+        ({"ATEPLACE_WEBHOOK_PORT": "70000"}, [], r"'webhook.port' \(environment\)"),
+        ({"ATEPLACE_SETTINGS": "/nowhere/settings.yaml"}, [], "cannot read settings"),
+    ],
+)
+def test_what_is_unknown_or_wrong_is_refused_by_name_and_source(
+    environment: dict[str, str], flags: list[str], complaint: str
+) -> None:
+    with pytest.raises(SettingsError, match=complaint):
+        load(environment, flags)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "webhook: 3", "webhook: {prot: 1}", "{unclosed", "other: {port: 1}"])
+def test_a_file_that_is_not_settings_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    with pytest.raises(SettingsError):
+        load({}, path=file)
+
+
+def test_the_kubelets_variables_for_our_own_services_are_no_settings() -> None:
+    environment = {
+        "ATEPLACE_WEBHOOK_PORT": "tcp://10.0.0.1:8443",
+        "ATEPLACE_WEBHOOK_SERVICE_HOST": "10.0.0.1",
+        "ATEPLACE_WEBHOOK_SERVICE_PORT_HTTPS": "8443",
+        "ATEPLACE_WEBHOOK_PORT_8443_TCP_ADDR": "10.0.0.1",
+    }
+    assert load(environment).settings == Settings()
+
+
+def test_every_setting_is_documented() -> None:
+    for group, field in Settings.model_fields.items():
+        model = field.annotation
+        assert model is not None
+        assert model.__doc__, group
+        for name, inner in model.model_fields.items():
+            assert inner.description, f"{group}.{name}"

@@ -1,0 +1,122 @@
+"""The picture of a cluster, and its drawing."""
+
+import io
+
+from rich.console import Console
+
+from ateplace.commands.drawing import draw
+from ateplace.commands.picture import as_data, changes, compose
+from tests.unit.objects import atelet, node, pod, pool
+
+
+def text(renderable: object) -> list[str]:
+    console = Console(width=140, record=True, file=io.StringIO())
+    console.print(renderable)
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def test_a_picture_counts_each_pod_where_it_is() -> None:
+    picture = compose(
+        [node("n1", "u1", "u2"), node("n2", "u1"), node("n3")],
+        [
+            pod("a", "n1"),
+            pod("b", "n1", ready=False),
+            pod("c"),
+            pod("d", "n1", phase="Succeeded"),
+            pod("p", "n2", placeholder=True),
+            pod("q", placeholder=True),
+        ],
+        [atelet("n1"), atelet("n2", ready=False)],
+        [pool(replicas=3), pool("idle", "u2", 0, deleting=True)],
+        in_flight={"n2": {"u1": 2}, "gone": {"u1": 1}},
+    )
+    nothing = {"claimed": True, "claim": "2026-01-01T00:00:00Z", "ateoms": 0, "ready": 0, "placeholders": 0}
+    assert as_data(picture) == {
+        "nodes": [
+            {
+                "name": "n1",
+                "labelled": True,
+                "atelet": "ready",
+                "pools": [
+                    {"pool": "demo/idle", **nothing, "inFlight": 0},
+                    {"pool": "demo/web", **nothing, "ateoms": 2, "ready": 1, "inFlight": 0},
+                ],
+            },
+            {
+                "name": "n2",
+                "labelled": True,
+                "atelet": "starting",
+                "pools": [{"pool": "demo/web", **nothing, "placeholders": 1, "inFlight": 2}],
+            },
+            {"name": "n3", "labelled": False, "atelet": None, "pools": []},
+        ],
+        "pools": [
+            {
+                "pool": "demo/web",
+                "uid": "u1",
+                "replicas": 3,
+                "deleting": False,
+                "ateoms": 2,
+                "ready": 1,
+                "waiting": 1,
+                "placeholders": 1,
+                "placeholdersWaiting": 1,
+                "nodes": 2,
+            },
+            {
+                "pool": "demo/idle",
+                "uid": "u2",
+                "replicas": 0,
+                "deleting": True,
+                "ateoms": 0,
+                "ready": 0,
+                "waiting": 0,
+                "placeholders": 0,
+                "placeholdersWaiting": 0,
+                "nodes": 1,
+            },
+        ],
+    }
+
+
+def test_pods_of_a_pool_that_was_recreated_are_not_counted_for_the_new_one() -> None:
+    picture = compose([node("n1", "old")], [pod("a", "n1", uid="old")], [], [pool(uid="new")])
+    assert picture.rows["demo/web"].ateoms == 0
+    assert picture.nodes["n1"].pools["old"].ateoms == 1
+
+
+def test_a_drawing_shows_every_state_once() -> None:
+    picture = compose(
+        [node("n1", "u1"), node("n2", "u1"), node("n3"), node("n4")],
+        [pod("a", "n1"), pod("b", "n1", ready=False), pod("p", "n1", placeholder=True), pod("c", "n3")],
+        [atelet("n1"), atelet("n2", bound=False)],
+        [pool()],
+        in_flight={"n2": {"u1": 1}},
+    )
+    assert [line.split() for line in text(draw(picture, idle=False))] == [
+        ["node", "atelet", "pool", "claim", "ateoms", "placeholders", "in", "flight"],
+        ["n1", "ready", "demo/web", "held", "●◐", "○"],
+        ["n2", "Unschedulable", "demo/web", "unused", "◌"],
+        ["n3", "–", "demo/web", "missing", "●"],
+    ]
+    assert text(draw(picture))[-1].split() == ["n4", "–", "–"]
+
+
+def test_many_pods_are_a_number() -> None:
+    picture = compose([node("n1", "u1")], [pod(f"p{number}", "n1") for number in range(42)], [], [pool()])
+    assert "● × 42" in text(draw(picture))[1]
+
+
+def test_changes_are_told_a_line_each() -> None:
+    before = compose([node("n1"), node("n2", "u1"), node("n9")], [], [atelet("n2")], [])
+    after = compose([node("n1", "u1"), node("n2"), node("n3")], [pod("a", "n1")], [atelet("n1")], [pool()])
+    assert changes(before, after) == [
+        "pool demo/web created",
+        "n1 claimed for demo/web",
+        "n1: atelet ready",
+        "n1: +1 ateoms, now 1",
+        "n2 released by u1",
+        "n2: atelet gone",
+        "n3 joined",
+        "n9 left",
+    ]

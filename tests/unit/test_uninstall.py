@@ -1,0 +1,66 @@
+"""Giving everything back while others go on writing."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ateplace import names
+from ateplace.model import Pod
+from ateplace.settings import Settings
+from reconciler.uninstall import Removal, gated
+from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
+
+
+def test_a_pool_that_somebody_else_has_just_written_is_read_again_and_let_go(tmp_path: Path) -> None:
+    versions = iter(range(2, 10))
+    written: list[Any] = []
+
+    def pool(version: int) -> dict[str, Any]:
+        finalizers = [names.FINALIZER, "others.example/keep"]
+        return {
+            "metadata": {
+                "name": "a",
+                "namespace": "ns",
+                "uid": "A",
+                "resourceVersion": str(version),
+                "finalizers": finalizers,
+            }
+        }
+
+    async def handle(request: Request, answer: Answer) -> None:
+        if request.method == "GET" and request.path.endswith("workerpools"):
+            await answer.reply(200, {"metadata": {}, "items": [pool(1)]})
+        elif request.method == "GET":
+            await answer.reply(200, pool(next(versions)))
+        elif (meta := request.json["metadata"])["resourceVersion"] != "3":
+            await answer.refuse(409, "Conflict", "the object has been modified")
+        else:
+            written.append(meta["finalizers"])
+            await answer.reply(200, pool(4))
+
+    async def main() -> list[str]:
+        said: list[str] = []
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            await Removal(kube, Settings(), said.append, dry_run=False)._pools()
+        return said
+
+    assert asyncio.run(main()) == ["let WorkerPools go: 1"]
+    assert written == [["others.example/keep"]]
+
+
+@pytest.mark.parametrize(
+    ("container", "resource", "expected"),
+    [
+        (names.INIT_CONTAINER, "ateplace.ate.dev/gate", True),
+        (names.INIT_CONTAINER, "cpu", False),
+        ("somebody-elses", "vendor.example/gpu", False),
+    ],
+)
+def test_a_pod_whose_init_container_wants_what_no_node_has_waits_for_us(
+    container: str, resource: str, expected: bool
+) -> None:
+    init = {"name": container, "resources": {"requests": {resource: "1"}}}
+    assert gated(msgspec.convert({"metadata": {}, "spec": {"initContainers": [init]}}, Pod)) is expected

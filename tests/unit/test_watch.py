@@ -1,0 +1,500 @@
+"""Watches against a small API server with a history, whose streams break in every way."""
+
+import asyncio
+import contextlib
+import math
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ateplace import watch as module
+from ateplace.kube import Kube
+from ateplace.kube.backoff import Backoff
+from ateplace.model import Pod
+from ateplace.settings import Cluster
+from ateplace.watch import Watch
+from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving, until
+
+PATH = "/api/v1/pods"
+Record = tuple[str, str]
+END = {"k8s.io/initial-events-end": "true"}
+
+
+class Api:
+    """Pods with a history. `faults` are used up one per watch request, before that is served in the normal way."""
+
+    def __init__(self) -> None:
+        self.version = 10
+        self.pods: dict[str, Any] = {}
+        self.history: list[tuple[int, str, Any]] = []
+        self.oldest = 0
+        self.faults: list[Callable[[Request, Answer], Awaitable[None]]] = []
+        self.listed: list[dict[str, str]] = []
+        self.watched: list[dict[str, str]] = []
+        self._cuts = 0
+        self._news = asyncio.Event()
+
+    def put(self, name: str, node: str = "", filler: int = 0) -> None:
+        kind = "MODIFIED" if name in self.pods else "ADDED"
+        uid = self.pods[name]["metadata"]["uid"] if name in self.pods else f"uid-{self.version}"
+        meta = {"name": name, "namespace": "ns", "uid": uid, "resourceVersion": str(self.version + 1)}
+        meta["annotations"] = {"filler": "x" * filler}
+        self.pods[name] = {"metadata": meta, "spec": {"nodeName": node}}
+        self._add(kind, self.pods[name])
+
+    def delete(self, name: str) -> None:
+        pod = self.pods.pop(name)
+        self._add("DELETED", {**pod, "metadata": {**pod["metadata"], "resourceVersion": str(self.version + 1)}})
+
+    def _add(self, kind: str, pod: Any) -> None:
+        self.version += 1
+        self.history.append((self.version, kind, pod))
+        self._wake()
+
+    def cut(self) -> None:
+        """Break every stream that is being served."""
+        self._cuts += 1
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def compact(self) -> None:
+        self.oldest = self.version
+
+    async def __call__(self, request: Request, answer: Answer) -> None:
+        if "watch" not in request.query:
+            self.listed.append(request.query)
+            meta = {"resourceVersion": str(self.version)}
+            await answer.reply(200, {"metadata": meta, "items": list(self.pods.values())})
+            return
+        self.watched.append(request.query)
+        if self.faults:
+            await self.faults.pop(0)(request, answer)
+            return
+        await self.stream(request, answer, math.inf)
+
+    async def stream(self, request: Request, answer: Answer, most: float) -> None:
+        """The normal way, for `most` events at most."""
+        sent, cuts = 0, self._cuts
+        await answer.begin()
+        if "sendInitialEvents" in request.query:
+            at = self.version
+            for pod in list(self.pods.values()):
+                if sent >= most:
+                    return
+                await answer.event("ADDED", pod)
+                sent += 1
+            await answer.event("BOOKMARK", {"metadata": {"resourceVersion": str(at), "annotations": END}})
+        else:
+            at = int(request.query["resourceVersion"])
+            if at < self.oldest:
+                await answer.event("ERROR", {"code": 410, "reason": "Expired", "message": "too old resource version"})
+                await answer.end()
+                return
+        while sent < most:
+            if cuts != self._cuts:
+                answer.reset()
+                return
+            for version, kind, pod in [each for each in self.history if each[0] > at]:
+                if sent < most:
+                    await answer.event(kind, pod)
+                    at, sent = version, sent + 1
+            if sent < most:
+                await self._news.wait()
+
+
+Fault = Callable[[Api, Request, Answer], Awaitable[None]]
+
+
+async def end(api: Api, request: Request, answer: Answer) -> None:
+    """Ends without a word after an event."""
+    await api.stream(request, answer, 1)
+    await answer.end()
+
+
+async def end_at_once(api: Api, request: Request, answer: Answer) -> None:
+    await answer.begin()
+    await answer.end()
+
+
+async def reset(api: Api, request: Request, answer: Answer) -> None:
+    await api.stream(request, answer, 1)
+    answer.reset()
+
+
+async def reset_in_a_line(api: Api, request: Request, answer: Answer) -> None:
+    await api.stream(request, answer, 1)
+    await answer.chunk(b'{"type":"MODIFIED","object":{"metadata":{"name":"')
+    answer.reset()
+
+
+async def cut_in_a_line(api: Api, request: Request, answer: Answer) -> None:
+    await api.stream(request, answer, 1)
+    await answer.chunk(b'{"type":"MODIFIED","object":{"metadata":{"name":"')
+    await answer.end()
+
+
+async def garbage(api: Api, request: Request, answer: Answer) -> None:
+    await api.stream(request, answer, 1)
+    await answer.chunk(b"<html>\n")
+
+
+async def refused(api: Api, request: Request, answer: Answer) -> None:
+    answer.reset()
+
+
+async def broken(api: Api, request: Request, answer: Answer) -> None:
+    await answer.refuse(500, "InternalError", "boom")
+
+
+async def busy(api: Api, request: Request, answer: Answer) -> None:
+    await answer.refuse(429, "TooManyRequests", "slow down", Retry_After="1")
+
+
+async def expired(api: Api, request: Request, answer: Answer) -> None:
+    await answer.refuse(410, "Expired", "too old resource version")
+
+
+async def expired_event(api: Api, request: Request, answer: Answer) -> None:
+    await answer.begin()
+    await answer.event("ERROR", {"code": 410, "reason": "Expired", "message": "too old resource version"})
+    await answer.end()
+
+
+async def failed_event(api: Api, request: Request, answer: Answer) -> None:
+    await answer.begin()
+    await answer.event("ERROR", {"code": 500, "message": "RequestWatchProgress is disabled"})
+    await answer.end()
+
+
+async def invalid(api: Api, request: Request, answer: Answer) -> None:
+    await answer.refuse(422, "Invalid", "sendInitialEvents: Forbidden: the WatchList feature gate is disabled")
+
+
+async def mute(api: Api, request: Request, answer: Answer) -> None:
+    await answer.begin()
+    await asyncio.Event().wait()
+
+
+class Follower:
+    """Applies every change to a view of its own, and checks that each starts from what the last one left."""
+
+    def __init__(self, api: Api, kube: Kube) -> None:
+        self.api = api
+        self.kube = kube
+        self.view: dict[str, Record] = {}
+        self.changes: list[tuple[str, Record | None, Record | None]] = []
+        self.watch: Watch[Pod, Record] = Watch(kube, PATH, Pod, self.project, self.change, label_selector="a=b")
+
+    @staticmethod
+    def project(pod: Pod) -> Record | None:
+        return (pod.metadata.uid, pod.spec.node_name) if pod.spec.node_name != "uninteresting" else None
+
+    def change(self, key: str, old: Record | None, new: Record | None) -> None:
+        assert self.view.pop(key, None) == old != new
+        if new is not None:
+            self.view[key] = new
+        self.changes.append((key, old, new))
+
+    def fault(self, *faults: Fault) -> None:
+        self.api.faults += [lambda request, answer, f=f: f(self.api, request, answer) for f in faults]  # type: ignore[misc]
+
+    @property
+    def current(self) -> bool:
+        pods = {f"ns/{name}": (pod["metadata"]["uid"], pod["spec"]["nodeName"]) for name, pod in self.api.pods.items()}
+        return self.watch.synced.is_set() and self.watch.store == self.view == pods
+
+
+def follow(directory: Path, use: Callable[[Follower], Awaitable[Any]], *before: Fault, **options: float) -> Any:
+    """Run `use` beside a watch of an API server with two pods; the first watch requests meet the faults given."""
+
+    @contextlib.asynccontextmanager
+    async def running() -> AsyncIterator[Follower]:
+        api = Api()
+        api.put("a", "n1")
+        api.put("b", "n2")
+        async with serving(api) as server, connected(kubeconfig(directory, server.url, token="t"), **options) as kube:
+            follower = Follower(api, kube)
+            follower.fault(*before)
+            task = asyncio.create_task(follower.watch.run())
+            try:
+                yield follower
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def main() -> Any:
+        async with running() as follower:
+            return await use(follower)
+
+    return asyncio.run(main())
+
+
+def test_a_streaming_list_is_followed_on_the_same_connection(tmp_path: Path) -> None:
+    async def use(follower: Follower) -> None:
+        watch, api = follower.watch, follower.api
+        assert watch.staleness() == math.inf
+        await until(lambda: follower.current)
+        api.put("c", "n3")
+        api.put("c", "n4")
+        api.delete("a")
+        await until(lambda: len(follower.changes) == 5)
+        assert follower.changes[2:] == [
+            ("ns/c", None, ("uid-12", "n3")),
+            ("ns/c", ("uid-12", "n3"), ("uid-12", "n4")),
+            ("ns/a", ("uid-10", "n1"), None),
+        ]
+        assert (watch.events, watch.relists, watch.reconnects, watch.version) == (5, 0, 0, 15)
+        assert watch.staleness() < 1
+        assert not api.listed
+        [query] = api.watched
+        seconds = int(query.pop("timeoutSeconds"))
+        assert module.STREAM_SECONDS[0] <= seconds <= module.STREAM_SECONDS[1]
+        assert query == {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "sendInitialEvents": "true",
+            "resourceVersionMatch": "NotOlderThan",
+            "labelSelector": "a=b",
+        }
+
+    follow(tmp_path, use)
+
+
+@pytest.mark.parametrize("fault", [failed_event, invalid])
+def test_without_streaming_lists_pages_are_taken(tmp_path: Path, fault: Fault) -> None:
+    async def use(follower: Follower) -> None:
+        await until(lambda: follower.current)
+        follower.api.put("c", "n3")
+        await until(lambda: follower.current)
+        assert follower.api.listed == [{"limit": "500", "labelSelector": "a=b"}]
+        assert [query.get("resourceVersion") for query in follower.api.watched] == [None, "12"]
+        assert follower.watch.trouble == ""
+
+    follow(tmp_path, use, fault)
+
+
+@pytest.mark.parametrize("fault", [end, end_at_once, reset, reset_in_a_line, cut_in_a_line, garbage, refused, broken])
+def test_after_any_break_the_watch_goes_on_from_the_last_version(tmp_path: Path, fault: Fault) -> None:
+    async def use(follower: Follower) -> None:
+        watch, api = follower.watch, follower.api
+        await until(lambda: follower.current)
+        follower.fault(fault, end, fault)
+        api.cut()
+        api.put("c", "n3")
+        api.put("c", "n4")
+        api.delete("a")
+        api.put("a", "n9")
+        await until(lambda: follower.current and not api.faults)
+        api.put("d", "n1")
+        await until(lambda: follower.current)
+        assert watch.relists == 0 and not api.listed
+        assert watch.staleness() < 1 and watch.trouble == ""
+        versions = [int(query["resourceVersion"]) for query in api.watched[1:]]
+        assert versions == sorted(versions) and versions[0] == 12
+
+    follow(tmp_path, use)
+
+
+@pytest.mark.parametrize("fault", [None, expired, expired_event])
+def test_a_gap_that_cannot_be_bridged_is_closed_by_a_full_list(tmp_path: Path, fault: Fault | None) -> None:
+    async def use(follower: Follower) -> None:
+        watch, api = follower.watch, follower.api
+        await until(lambda: follower.current)
+        follower.fault(fault or refused)
+        api.cut()
+        api.delete("a")
+        api.delete("b")
+        api.put("b", "n2")
+        api.put("c", "n3")
+        api.compact()
+        await until(lambda: follower.current)
+        assert follower.changes[2:] == [
+            ("ns/a", ("uid-10", "n1"), None),
+            ("ns/b", ("uid-11", "n2"), ("uid-14", "n2")),
+            ("ns/c", None, ("uid-15", "n3")),
+        ]
+        assert watch.relists == 1 and not api.listed
+        api.put("d", "n1")
+        await until(lambda: follower.current)
+
+    follow(tmp_path, use)
+
+
+@pytest.mark.parametrize("fault", [reset, end, reset_in_a_line, refused, broken, busy])
+def test_a_streaming_list_that_breaks_off_is_begun_again_and_shows_nothing_of_its_first_half(
+    tmp_path: Path, fault: Fault
+) -> None:
+    async def use(follower: Follower) -> None:
+        await until(lambda: follower.current)
+        assert follower.changes == [("ns/a", None, ("uid-10", "n1")), ("ns/b", None, ("uid-11", "n2"))]
+        assert follower.watch.relists == 0
+
+    follow(tmp_path, use, fault, fault)
+
+
+def test_a_busy_api_server_is_left_alone_for_the_time_that_it_asks_for(tmp_path: Path) -> None:
+    async def use(follower: Follower) -> float:
+        started = asyncio.get_running_loop().time()
+        await until(lambda: follower.current)
+        return asyncio.get_running_loop().time() - started
+
+    assert 1 <= follow(tmp_path, use, busy) < 8
+
+
+def test_an_object_of_three_mebibytes_passes(tmp_path: Path) -> None:
+    async def use(follower: Follower) -> None:
+        await until(lambda: follower.current)
+        follower.api.put("large", "n1", filler=3 * 2**20)
+        await until(lambda: follower.current)
+        follower.api.cut()
+        follower.api.put("large", "n2", filler=3 * 2**20)
+        follower.api.compact()
+        await until(lambda: follower.current)
+        assert follower.watch.relists <= 1
+
+    follow(tmp_path, use)
+
+
+def test_a_silent_connection_is_noticed_between_two_bookmarks_and_well_before_the_watch_counts_as_stale() -> None:
+    assert 60 < module.SILENCE * Cluster().stale_after < Cluster().stale_after - 5
+
+
+def test_a_silent_connection_is_noticed_before_the_watch_counts_as_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENCE", 0.5)
+
+    async def use(follower: Follower) -> float:
+        await until(lambda: follower.current)
+        follower.fault(mute)
+        follower.api.cut()
+        await until(lambda: not follower.api.faults)
+        follower.api.put("c", "n3")
+        worst = 0.0
+
+        def arrived() -> bool:
+            nonlocal worst
+            worst = max(worst, follower.watch.staleness())
+            return follower.current
+
+        await until(arrived)
+        assert follower.watch.trouble == ""
+        assert follower.watch.relists == 1, "being let in again proves nothing about a server that said nothing"
+        return worst
+
+    assert 1.9 < follow(tmp_path, use, stale_after=4.0) < 4.0
+
+
+def test_a_server_that_never_ends_its_streaming_list_is_asked_for_pages(tmp_path: Path) -> None:
+    async def use(follower: Follower) -> None:
+        await until(lambda: follower.current)
+        assert len(follower.api.listed) == 1
+
+    follow(tmp_path, use, mute, stale_after=0.5)
+
+
+def test_being_let_in_and_sent_away_is_no_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Backoff", lambda: Backoff(0.02, 0.1))
+
+    async def use(follower: Follower) -> None:
+        watch = follower.watch
+        await until(lambda: follower.current)
+        follower.fault(*[failed_event] * 100)
+        follower.api.cut()
+        await until(lambda: watch.staleness() > 1 and len(follower.api.faults) < 95)
+        assert "RequestWatchProgress" in watch.trouble
+        assert len(follower.api.faults) > 50
+        follower.api.faults.clear()
+        await until(lambda: watch.staleness() < 1)
+        follower.api.put("c", "n1")
+        await until(lambda: follower.current)
+        assert watch.trouble == ""
+
+    follow(tmp_path, use)
+
+
+def test_an_api_server_that_was_away_is_found_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        api = Api()
+        api.put("a", "n1")
+        async with contextlib.AsyncExitStack() as stack:
+            async with serving(api) as server:
+                port = server.port
+                kube = await stack.enter_async_context(connected(kubeconfig(tmp_path, server.url, token="t")))
+                follower = Follower(api, kube)
+                task = asyncio.create_task(follower.watch.run())
+                await until(lambda: follower.current)
+            await until(lambda: follower.watch.trouble)
+            api.delete("a")
+            api.put("b", "n1")
+            await until(lambda: follower.watch.staleness() > 1)
+            async with serving(api, port):
+                await until(lambda: follower.current)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_an_object_that_cannot_be_read_counts_as_absent_and_hides_no_other(tmp_path: Path) -> None:
+    async def use(follower: Follower) -> None:
+        await until(lambda: follower.current)
+        follower.api.pods["a"]["spec"] = 7
+        follower.api._add(
+            "MODIFIED",
+            {**follower.api.pods["a"], "metadata": {"name": "a", "namespace": "ns", "resourceVersion": "13"}},
+        )
+        follower.api.put("c", "n3")
+        await until(lambda: "ns/c" in follower.view)
+        assert set(follower.view) == {"ns/b", "ns/c"}
+        assert follower.watch.unreadable == 1
+
+    follow(tmp_path, use)
+
+
+@pytest.mark.parametrize("kind", [ValueError, OSError, TimeoutError])
+def test_an_exception_of_the_handler_ends_the_watch(tmp_path: Path, kind: type[Exception]) -> None:
+    async def main() -> None:
+        api = Api()
+        api.put("a", "n1")
+
+        def handler(*_: object) -> None:
+            raise kind("the handler's own")
+
+        async with serving(api) as server, connected(kubeconfig(tmp_path, server.url, token="t")) as kube:
+            await Watch(kube, PATH, Pod, Follower.project, handler).run()
+
+    with pytest.raises(kind, match="the handler's own"):
+        asyncio.run(main())
+
+
+def test_nothing_is_missed_while_everything_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Backoff", lambda: Backoff(0.01, 0.05))
+    dice = random.Random(7)  # noqa: S311 - repeatable
+    faults = [end, end_at_once, reset, reset_in_a_line, cut_in_a_line, garbage, refused, broken, expired, expired_event]
+
+    async def use(follower: Follower) -> None:
+        api = follower.api
+        follower.fault(*(dice.choice(faults) for _ in range(60)))
+        while api.faults:
+            for _ in range(dice.randint(1, 3)):
+                name = dice.choice("abcdef")
+                if name in api.pods and dice.random() < 0.4:
+                    api.delete(name)
+                else:
+                    api.put(name, dice.choice(["n1", "n2", "n3"]))
+            if dice.random() < 0.1:
+                api.compact()
+            if dice.random() < 0.2:
+                api.cut()
+            await asyncio.sleep(0.01)
+        await until(lambda: follower.current)
+        assert follower.watch.reconnects > 20 and follower.watch.relists > 0
+
+    follow(tmp_path, use)
