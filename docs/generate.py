@@ -1,0 +1,166 @@
+"""`python docs/generate.py` writes the pages that can be read off the code; with `--check` it only names stale ones.
+
+settings.md    every setting, from ateplace.settings
+metrics.md     the tables, from the registry; the prose around them is written by hand and stays
+cli.md         every command, from its --help
+"""
+
+import importlib
+import pkgutil
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import typer
+
+from ateplace import metrics
+from ateplace.settings import FILE_VARIABLE, PREFIX, Settings
+
+DOCS = Path(__file__).parent
+
+PACKAGES = ("ateplace", "certs", "webhook", "extender", "reconciler")
+BEGIN, END = "<!-- generated: {} -->", "<!-- /generated -->"
+WHO = {
+    "ateplace": "Every process",
+    "certs": "Certificates (every process that has or makes one)",
+    "webhook": "Webhook",
+    "extender": "Extender",
+    "reconciler": "Reconciler (the leader, unless it says otherwise)",
+}
+
+
+def settings_page() -> str:
+    lines = [
+        "# Settings",
+        "",
+        "One model for every role and command; each setting has a default that works. Three sources, the later wins:",
+        "",
+        f"1. a YAML file, named by `--settings FILE` or `{FILE_VARIABLE}`, with the groups below as its top level;",
+        f"2. the environment: `{PREFIX}<GROUP>_<FIELD>`, e.g. `{PREFIX}WEBHOOK_PORT=9443`;",
+        "3. flags: `--set webhook.port=9443`, as often as needed.",
+        "",
+        "An unknown key in any of them is refused, and so is a value that does not fit. `ateplace settings` prints",
+        "what is in effect and where each value came from. In a cluster they are environment, from a ConfigMap that",
+        "kustomize generates ([operations.md](operations.md)); `doctor` reads them there, and judges by them except",
+        "where it is given others.",
+    ]
+    for group, field in Settings.model_fields.items():
+        model: Any = field.annotation
+        lines += [
+            "",
+            f"## {group}",
+            "",
+            (model.__doc__ or "").strip(),
+            "",
+            "| setting | default | meaning |",
+            "|---|---|---|",
+        ]
+        for name, one in model.model_fields.items():
+            default = "empty" if one.default == "" else f"`{one.default}`"
+            choices = get_args(one.annotation)
+            among = f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
+            lines.append(f"| `{group}.{name}` | {default} | {one.description}{among} |")
+    return "\n".join(lines) + "\n"
+
+
+def metrics_by_package() -> dict[str, list[tuple[str, str, str, str]]]:
+    """Package to (name, type, labels, documentation) of every metric that any of our modules registers."""
+    for package in PACKAGES:
+        for info in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            if not info.name.endswith(("__main__", ".cli")):
+                importlib.import_module(info.name)
+    owners: dict[int, str] = {}
+    for name, module in sorted(sys.modules.items()):
+        if name.split(".")[0] in PACKAGES:
+            for value in vars(module).values():
+                if value.__hash__ and value in metrics.REGISTRY._collector_to_names:
+                    owners.setdefault(id(value), name.split(".")[0])
+    found = defaultdict(list)
+    for collector in metrics.REGISTRY._collector_to_names:
+        for family in collector.describe() if hasattr(collector, "describe") else ():
+            name = family.name + ("_total" if family.type == "counter" else "_info" if family.type == "info" else "")
+            labels = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", None) or ()
+            if name.startswith(metrics.PREFIX):
+                row = (name, family.type, ", ".join(labels), family.documentation)
+                found[owners.get(id(collector), "ateplace")].append(row)
+    return {package: sorted(found[package]) for package in PACKAGES}
+
+
+def metrics_tables() -> str:
+    parts = []
+    for package, rows in metrics_by_package().items():
+        parts += [f"### {WHO[package]}", "", "| metric | type | labels | meaning |", "|---|---|---|---|"]
+        parts += [f"| `{name}` | {kind} | {labels} | {text} |" for name, kind, labels, text in rows]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def cli_page() -> str:
+    cli = importlib.import_module("ateplace.cli")
+    cli.mount("")
+    root = typer.main.get_command(cli.app)
+    lines = [
+        "# Commands",
+        "",
+        "`ateplace COMMAND`, or `kubectl ateplace COMMAND` (the same program under a name that kubectl finds).",
+        "",
+        "Exit codes, unless a command says more: 0 done; 1 it could not be done, with the reason on standard error;",
+        "2 wrong usage or a bad setting; 130 interrupted.",
+    ]
+    for path, command in _commands(root, "ateplace"):
+        text = re.sub(r"\n(?=\S)", " ", (command.help or "").replace("\n\n", "\0")).replace("\0", "\n\n")
+        lines += ["", f"## {path}", "", text.strip()]
+        rows = [_option(one) for one in command.params if one.param_type_name == "option" and one.name != "help"]
+        arguments = [one.metavar or one.name.upper() for one in command.params if one.param_type_name == "argument"]
+        if arguments:
+            lines += ["", f"Takes: `{' '.join(arguments)}`"]
+        if rows:
+            lines += ["", "| option | default | meaning |", "|---|---|---|", *rows]
+    return "\n".join(lines) + "\n"
+
+
+def _commands(command: Any, path: str) -> list[tuple[str, Any]]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        return [(path, command)]
+    return [found for name, one in inner.items() for found in _commands(one, f"{path} {name}")]
+
+
+def _option(option: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+    default = "" if option.default in (None, "", False, [], ()) else f"`{option.default}`"
+    return f"| {names} | {default} | {option.help or ''} |"
+
+
+def fill(page: Path, name: str, text: str) -> str:
+    """The page with the part between its markers replaced."""
+    begin = BEGIN.format(name)
+    before, _, rest = page.read_text("utf-8").partition(begin)
+    return f"{before}{begin}\n\n{text}\n{END}{rest.partition(END)[2]}"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "metrics.md": lambda: fill(DOCS / "metrics.md", "metrics", metrics_tables()),
+    "cli.md": cli_page,
+}
+
+
+def main(arguments: list[str]) -> int:
+    stale = []
+    for name, make in PAGES.items():
+        path, text = DOCS / name, make()
+        if path.exists() and path.read_text("utf-8") == text:
+            continue
+        stale.append(name)
+        if "--check" not in arguments:
+            path.write_text(text, "utf-8")
+    sys.stdout.write("".join(f"{name}\n" for name in stale))
+    return int(bool(stale) and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
