@@ -133,9 +133,11 @@ def _ranked(case: Case) -> Iterator[Node]:
 
 
 def _full(node: Node, counted: Amounts) -> bool:
+    """A resource that the node does not have is one that the scheduler ignores (the gating resource), or else it does
+    not send the node."""
     used, room = node.used, node.room
     for name, amount in counted:  # noqa: SIM110 - a generator would take longer than what it does, and it runs often
-        if used.get(name, 0) + amount > room.get(name, 0):
+        if name in room and used.get(name, 0) + amount > room[name]:
             return True
     return False
 

@@ -133,7 +133,10 @@ def no_room(case: Case, node: Node, freed: Mapping[str, int] | None = None) -> s
 
 
 def capacity(case: Case, node: Node) -> int:
-    """About how many pods like this one the node still takes. For opening ahead: a wrong guess costs little."""
+    """About how many pods like this one the node still takes. For opening ahead: a wrong guess costs little.
+
+    A resource that a node does not have and is sent for all the same is one that the scheduler ignores.
+    """
     demand, record = case.demand, node.record
     if record is None:
         return 0
@@ -141,7 +144,8 @@ def capacity(case: Case, node: Node) -> int:
     allocatable = node.room
     most = record.slots - node.pods - 1
     for name, amount in demand.shape.counted:
-        most = min(most, (allocatable.get(name, 0) - node.used.get(name, 0) - atelet.get(name, 0)) // amount)
+        if name in allocatable:
+            most = min(most, (allocatable[name] - node.used.get(name, 0) - atelet.get(name, 0)) // amount)
     if case.rules.ateoms_per_node and not demand.placeholder:
         most = min(most, case.rules.ateoms_per_node - node.ateoms)
     return max(0, most)

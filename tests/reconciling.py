@@ -235,6 +235,13 @@ def force_delete(plane: ControlPlane, pod: Object) -> None:
     plane.api.delete(pod_path(pod), {"gracePeriodSeconds": 0})
 
 
+def wait_until_running(plane: ControlPlane, pods: Sequence[Object]) -> None:
+    plane.wait(
+        lambda: all(plane.api.get(pod_path(pod))["status"].get("phase") == "Running" for pod in pods),
+        why="the pods to run",
+    )
+
+
 def claims(plane: ControlPlane, node: str) -> tuple[set[str], bool]:
     """The pools that have a claim on the node, and whether it is labelled; nothing when there is no such Node."""
     try:

@@ -7,7 +7,7 @@ import pytest
 
 from ateplace import names
 from local import ApiError, ControlPlane, substrate
-from tests.reconciling import Reconciler, ateom, claims, force_delete, pod_path, pool, pool_path
+from tests.reconciling import Reconciler, ateom, claims, force_delete, pod_path, pool, pool_path, wait_until_running
 
 Nodes = Callable[..., list[str]]
 
@@ -79,6 +79,7 @@ def test_pods_that_have_ended_do_not_count(plane: ControlPlane, namespace: str, 
     uid = pool(plane, namespace, "a")
     pods = [ateom(plane, namespace, "a", uid, node) for _ in range(2)]
     plane.wait(lambda: claims(plane, node) == ({uid}, True), why="the claim")
+    wait_until_running(plane, pods)  # or the pretended kubelet might say Running after us
     for pod, phase in zip(pods, ("Succeeded", "Failed"), strict=True):
         plane.api.patch(pod_path(pod) + "/status", {"status": {"phase": phase}})
     plane.wait(lambda: claims(plane, node) == (set(), False), why="the claim to go")

@@ -8,11 +8,12 @@ from msgspec import structs
 from ateplace.entries import Reading
 from ateplace.ledger import Ledger
 from ateplace.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
+from ateplace.resources import Shape
 from extender import rules as why
 from extender.filter import choose, refusals
 from extender.rules import Case, Rules
 from extender.wire import Names
-from tests.unit.cluster import MIB, NOTHING, SMALL, atelet, case, ledger, node, pod, pool, ready, template
+from tests.unit.cluster import CORE, MIB, NOTHING, SMALL, atelet, case, ledger, node, pod, pool, ready, template
 
 Seen = NodeRecord | PodRecord | PoolRecord | AteletRecord
 
@@ -72,6 +73,21 @@ def test_a_burst_fills_a_node_before_it_opens_the_next() -> None:
         known.assume(str(number), "A", name, SMALL, now=0)
         chosen.append(name)
     assert "".join(chosen) == "aaabbbc"
+
+
+def test_a_resource_that_the_scheduler_ignores_and_no_node_has_fills_none() -> None:
+    """The gating resource of the kube-scheduler-config mode: without this rule every node looks full by our books, so
+    that nodes are opened ahead for nothing, and picked in the order in which they were claimed."""
+    gated = Shape((*CORE, ("gate", 1)), (*CORE, ("gate", 1)))
+    known = ledger(pool(), node("b", "A"), node("a", "A"), node("c"), *(pod(str(each), shape=gated) for each in range(4)))
+    chosen: list[str] = []
+    for number in range(4):
+        choice = choose(case(known, uid=str(number), shape=gated), sent("a", "b", "c"))
+        assert choice and choice.ahead == ()
+        known.acknowledge(choice.node.name, f"{choice.node.name}-uid", "A", value="t", version=9, sent=0, now=0)
+        known.assume(str(number), "A", choice.node.name, gated, now=0)
+        chosen.append(choice.node.name)
+    assert chosen == ["a"] * 4
 
 
 def test_a_node_that_failed_this_pod_comes_last_even_behind_cold_ones() -> None:
