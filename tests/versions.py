@@ -17,15 +17,17 @@ ROOT = Path(__file__).parents[1]
 
 
 def unpack(directory: Path) -> Path:
-    """The tree of the oldest version that this one is promised to run beside, in `directory`: the history's first.
+    """The tree of the oldest version that this one is promised to run beside, in `directory`: the history's first that
+    can be installed, which is the commit that brought the default overlay.
 
     To name a later one here is to drop a promise: see "Upgrade and rollback" in docs/operations.md. The test is skipped
     where no history is at hand.
     """
     if shutil.which("git") is None:
         pytest.skip("needs git, for an older version from the history")
-    first = _git("rev-list", "--max-parents=0", "HEAD").decode().split()
-    with tarfile.open(fileobj=io.BytesIO(_git("archive", first[-1]))) as archive:
+    overlay = "deploy/overlays/second-scheduler/kustomization.yaml"
+    added = _git("log", "--diff-filter=A", "--format=%H", "--", overlay).decode().split()
+    with tarfile.open(fileobj=io.BytesIO(_git("archive", added[-1]))) as archive:
         archive.extractall(directory, filter="data")
     return directory
 
