@@ -79,7 +79,9 @@ def test_a_resource_that_the_scheduler_ignores_and_no_node_has_fills_none() -> N
     """The gating resource of the kube-scheduler-config mode: without this rule every node looks full by our books, so
     that nodes are opened ahead for nothing, and picked in the order in which they were claimed."""
     gated = Shape((*CORE, ("gate", 1)), (*CORE, ("gate", 1)))
-    known = ledger(pool(), node("b", "A"), node("a", "A"), node("c"), *(pod(str(each), shape=gated) for each in range(4)))
+    known = ledger(
+        pool(), node("b", "A"), node("a", "A"), node("c"), *(pod(str(each), shape=gated) for each in range(4))
+    )
     chosen: list[str] = []
     for number in range(4):
         choice = choose(case(known, uid=str(number), shape=gated), sent("a", "b", "c"))
