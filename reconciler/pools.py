@@ -10,8 +10,12 @@ does not matter who is first.
 Nothing is waited for that nobody will end. Whether pods stay cannot be read from the pool: the collector may have
 orphaned them and taken its own finalizer off before we look, or before we were started. So we ask the pods' owners:
 pods of a ReplicaSet that has, or is without, a living Deployment stay, and so do pods without a controller. Pods that
-stay keep the old UID's claims for as long as they live, which needs no finalizer. Placeholders are not asked: their
-Deployment is ours, and goes in every case (`reconciler.headroom`).
+stay keep the old UID's claims for as long as they live, which needs no finalizer. The same is asked of placeholders:
+their Deployment is ours and goes in every case (`reconciler.headroom`), but somebody may have orphaned them; those of
+a pool that is gone hold nothing.
+
+Which pods are the pool's is said by the UID label, so that one that was renamed out of its ReplicaSet is found, too.
+How many our watch counts only paces the looks: what nobody can find, nobody must wait for.
 
 Letting go too early would be harmless: claims of a pool that is gone are released like any other's that nobody uses.
 """
@@ -82,10 +86,13 @@ class Deletion(Struct):
 
 
 def awaited(pool: Pool, deployments: int, going: int) -> Stage | None:
-    """What keeps a pool that is being deleted, by our watch or by the API server; None when nothing does."""
+    """What keeps a pool that is being deleted; None when nothing does.
+
+    Deployments, and pods that are `going`, are counted by the API server; claims by our watch.
+    """
     if deployments:
         return Stage.DEPLOYMENTS
-    if pool.pods or going:
+    if going:
         return Stage.PODS
     if any(tenant.value is not None for tenant in pool.nodes.values()):
         return Stage.CLAIMS
@@ -208,15 +215,15 @@ class Pools:
         return alive and (deployment is None or deployment.uid in deployments)
 
     async def _pods(self, record: PoolRecord) -> AsyncIterator[Bare]:
-        """The pool's ateoms that have not ended, as the API server has them now."""
+        """The pool's ateoms and placeholders that have not ended, as the API server has them now: whatever carries its
+        UID, and what carries its name and no UID."""
         path = f"/api/v1/namespaces/{record.namespace}/pods"
-        query = {
-            "labelSelector": f"{self._pool_label}={record.name}",
-            "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed",
-        }
-        async for pod in self._kube.list(path, Bare, query=query):
-            if pod.metadata.label(names.POOL_UID_LABEL) in {"", record.uid}:
-                yield pod
+        alive = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+        uid = names.POOL_UID_LABEL
+        for labels in (f"{uid}={record.uid}", f"{self._pool_label}={record.name},!{uid}"):
+            async for pod in self._kube.list(path, Bare, query={"labelSelector": labels, **alive}):
+                if pod.metadata.label(self._pool_label) or pod.metadata.label(names.PLACEHOLDER_LABEL):
+                    yield pod
 
     async def _let_go(self, record: PoolRecord, deletion: Deletion) -> None:
         await self._finalizers(record, tuple(name for name in record.finalizers if name != names.FINALIZER))

@@ -9,7 +9,8 @@ import pytest
 from ateplace import names
 from local import ControlPlane, substrate
 from tests import reconciling
-from tests.reconciling import Reconciler, bound, claims, node_claims, pool_path, spread
+from tests.placing import priority_class
+from tests.reconciling import Reconciler, bound, claims, node_claims, pod_path, pool_path, spread
 
 Nodes = Callable[..., list[str]]
 
@@ -84,6 +85,44 @@ def test_a_pool_whose_deployment_was_orphaned_before_is_not_waited_for(
         assert all(claims(plane, node) == ({uid}, True) for node in names_)
     finally:
         substrate.start_controller(plane)
+
+
+def test_a_pod_renamed_out_of_its_replicaset_is_not_waited_for(
+    plane: ControlPlane, namespace: str, nodes: Nodes, reconciler: Reconciler
+) -> None:
+    """It still carries the pool's UID, nobody will delete it, and its claim needs no finalizer."""
+    (node,) = nodes(1)
+    uid = spread(plane, namespace, [node], 2)
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    pods = plane.api.list(path)
+    for pod in pods:
+        plane.api.patch(pod_path(pod), {"metadata": {"labels": {names.POOL_UID_LABEL: uid}}})
+    quarantined = pod_path(pods[0])
+    plane.api.patch(quarantined, {"metadata": {"labels": {names.POOL_LABEL: "quarantine"}}})
+    plane.wait(
+        lambda: "ownerReferences" not in plane.api.get(quarantined)["metadata"], why="its ReplicaSet to let it go"
+    )
+    substrate.delete(plane, namespace, "web")
+    plane.wait(lambda: not plane.api.exists(pool_path(namespace, "web")), why="the pool to go")
+    plane.wait(lambda: len(plane.api.list(path)) == 1, why="the other pods to go")
+    assert plane.api.exists(quarantined)
+    assert claims(plane, node) == ({uid}, True)
+
+
+def test_orphaned_placeholders_are_not_waited_for(plane: ControlPlane, namespace: str, reconciler: Reconciler) -> None:
+    """While we are away: otherwise a new Deployment of ours takes them in again."""
+    priority_class(plane, names.PLACEHOLDER_PRIORITY_CLASS, -10)
+    substrate.pool(plane, namespace, "web", annotations={names.HEADROOM_ANNOTATION: "2"})
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    plane.wait(lambda: len(plane.api.list(path)) == 2, why="two placeholders")
+    reconciler.stop()
+    deployment = f"/apis/apps/v1/namespaces/{namespace}/deployments/web-headroom"
+    plane.api.delete(deployment, {"propagationPolicy": "Orphan"})
+    plane.wait(lambda: not plane.api.exists(deployment), why="the placeholders' Deployment to go")
+    substrate.delete(plane, namespace, "web")
+    reconciler.start()
+    plane.wait(lambda: not plane.api.exists(pool_path(namespace, "web")), why="the pool to go")
+    assert len(plane.api.list(path)) == 2
 
 
 def test_a_rolling_update_does_not_flap_a_single_atelet(

@@ -191,9 +191,9 @@ def test_a_deletion_waits_for_deployments_then_pods_then_claims() -> None:
     filled = ledger(node("A"), pool(deleting=True), pod())
     kept = filled.pools["A"]
     assert awaited(kept, 1, 1) is Stage.DEPLOYMENTS
-    assert awaited(kept, 0, 0) is Stage.PODS
-    filled.pod_gone("p1", 0.0)
     assert awaited(kept, 0, 1) is Stage.PODS
+    assert awaited(kept, 0, 0) is Stage.CLAIMS, "what only our watch counts is not waited for"
+    filled.pod_gone("p1", 0.0)
     assert awaited(kept, 0, 0) is Stage.CLAIMS
     filled.node_seen(structs.replace(node(), version=8), 0.0)
     assert awaited(kept, 0, 0) is None
