@@ -31,6 +31,8 @@ STRATEGY_NOTE: Final = "ateplace.ate.dev/update-strategy"
 HASH: Final = "controller-revision-hash"
 OBSERVE_SECONDS: Final = 60.0
 POLL: Final = 0.2
+TRIES: Final = 5
+"""Of one write that others get in the way of."""
 
 
 class Gate:
@@ -57,16 +59,29 @@ class Gate:
 
     async def set(self, *, closed: bool) -> None:
         """Put it so; does nothing where it is so and nothing is left to be ended."""
-        found = await self.read()
+        found = await self._turned(closed=closed)
         if found is None:
             return
-        if _gated(found) != closed:
-            found = await self._turn(found, closed=closed)
         if note := found["metadata"].get("annotations", {}).get(STRATEGY_NOTE):
             before = json.loads(note)
             await self._observed(found)
             await self._adopt(found, before["hash"])
             await self._restore(found, before["strategy"])
+
+    async def _turned(self, *, closed: bool) -> Json | None:
+        """The DaemonSet with its template as it should be. Its controller writes its status all the time, and the
+        note must tell of what was there before: so it is read again then."""
+        tries = TRIES
+        while True:
+            found = await self.read()
+            if found is None or _gated(found) == closed:
+                return found
+            try:
+                return await self._turn(found, closed=closed)
+            except errors.Conflict:
+                tries -= 1
+                if not tries:
+                    raise
 
     async def _turn(self, found: Json, *, closed: bool) -> Json:
         spec: Json = {"template": {"spec": {"nodeSelector": {names.NODE_LABEL: "true" if closed else None}}}}

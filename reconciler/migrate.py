@@ -82,8 +82,8 @@ class Migration:
         closed = await self._gate.closed()
         if not closed:
             self._say("atelet's nodeSelector: adding our label")
-        await self._gate.set(closed=True)
         try:
+            await self._gate.set(closed=True)
             await self._verify(had)
         except AteplaceError:
             if not closed:

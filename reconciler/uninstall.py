@@ -47,10 +47,9 @@ class Removal:
         """Raises AteplaceError when one of us still runs, or when somebody keeps putting our keys back."""
         await self._delete("our webhook", [f"{WEBHOOKS}/{names.WEBHOOK_CONFIGURATION}"])
         await self._stop_us()
-        if await self._gate.closed():
-            self._did("give atelet all of its nodes back", 1)
-            if not self._dry_run:
-                await self._gate.set(closed=False)
+        self._did("give atelet all of its nodes back", int(await self._gate.closed()))
+        if not self._dry_run:
+            await self._gate.set(closed=False)  # also where it is open: an interrupted run may have left more than that
         await self._pools()
         await self._placeholders()
         await self._nodes()
