@@ -166,14 +166,15 @@ class Claims:
         return set()
 
     def _holds(self, pod: Pod) -> bool:
-        """Whether a pod with the pool's UID holds its claim: an ateom, or a placeholder of a pool that wants it warm;
-        not one that somebody has made in another namespace."""
+        """Whether a pod with the pool's UID holds its claim: an ateom, or a placeholder of a pool that is there and
+        wants it warm; not one that somebody has made in another namespace."""
         meta = pod.metadata
         pool = self._view.ledger.pools.get(meta.label(names.POOL_UID_LABEL))
-        if pool and pool.record and pool.record.namespace != meta.namespace:
+        record = pool.record if pool else None
+        if record and record.namespace != meta.namespace:
             return False
         if meta.label(names.PLACEHOLDER_LABEL):
-            return pool is None or pool.warm
+            return record is not None and record.warm
         return bool(meta.label(self._pool_label))
 
     async def _patch(self, name: str, metadata: dict[str, object]) -> int:
