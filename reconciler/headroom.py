@@ -116,17 +116,18 @@ class Headroom:
 
     async def reconcile(self, uid: str) -> float | None:
         """One look at one pool; when to look again."""
-        found = self._deployments.get(uid, {}).values()
-        ours = [one for one in found if one.ours and not one.deleting]
         pool = self._view.ledger.pools.get(uid)
-        if pool is None or pool.record is None or pool.record.deleting:
+        record = pool.record if pool else None
+        # Labels can be copied: in another namespace than the pool's they say nothing.
+        there = [one for one in self._deployments.get(uid, {}).values() if not one.deleting]
+        found = [one for one in there if record is None or one.namespace == record.namespace]
+        ours = [one for one in found if one.ours]
+        if record is None or record.deleting:
             self._forget(uid)
-            deleting = pool is not None and pool.record is not None
-            return await self._clear(uid, ours, proved=deleting) if ours else None
-        record = pool.record
+            return await self._clear(uid, ours, proved=record is not None) if ours else None
         present = ours[0].replicas if ours else 0
         asked = quota(record.headroom, present, self._settings.headroom)
-        moulds = [one for one in found if not one.ours and not one.deleting and one.namespace == record.namespace]
+        moulds = [one for one in found if not one.ours]
         source = min(moulds, key=lambda one: (one.name != f"{record.name}-deployment", one.name), default=None)
         shape = source.mould if source else None
         self._say(record, asked, shape)
