@@ -26,6 +26,11 @@ Handle = Callable[[str], Awaitable[float | None]]
 
 FIRST_DELAY = 0.05
 LONGEST_DELAY = 30.0
+FAILURES = 16
+"""How many are counted at most."""
+CONFLICTS = 4
+"""What conflicts count for at most, however many: a pod that arrives meanwhile must not wait because others write to
+its node often, and an API server that says "not this version" is not overloaded."""
 
 
 class Queue:
@@ -127,12 +132,12 @@ class Queue:
     async def _work(self, key: str) -> None:
         started = time.monotonic()
         again: float | None = None
-        failed, outcome = True, "cancelled"
+        failed, outcome, most = True, "cancelled", FAILURES
         try:
             again = await self._handle(key)
             failed, outcome = False, "ok"
         except errors.Conflict as error:
-            outcome = "conflict"
+            outcome, most = "conflict", CONFLICTS
             log.debug("somebody else wrote first", extra=self._fields(key, error))
         except errors.KubeError as error:
             outcome = type(error).__name__
@@ -146,9 +151,9 @@ class Queue:
             del self._busy[key]
             metrics.RECONCILES.labels(self.name, outcome).inc()
             self._seconds.observe(time.monotonic() - started)
-            self._settle(key, again, failed=failed)
+            self._settle(key, again, failed=failed, most=most)
 
-    def _settle(self, key: str, again: float | None, *, failed: bool) -> None:
+    def _settle(self, key: str, again: float | None, *, failed: bool, most: int) -> None:
         dirty = key in self._dirty
         self._dirty.discard(key)
         if not self._running:
@@ -156,8 +161,8 @@ class Queue:
         self._unseen.discard(key)
         self._tell_seen()
         if failed:
-            count = self._failures[key] = self._failures.get(key, 0) + 1
-            delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(count - 1, 16)) * random.uniform(0.5, 1.0)  # noqa: S311
+            count = self._failures[key] = min(self._failures.get(key, 0) + 1, most)
+            delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** (count - 1)) * random.uniform(0.5, 1.0)  # noqa: S311
             self.add_after(key, max(delay, again or 0.0))
         else:
             self._failures.pop(key, None)

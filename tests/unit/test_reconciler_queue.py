@@ -1,6 +1,7 @@
 """The queue of keys: once at a time, few at once, failing ones later."""
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -128,6 +129,26 @@ def test_a_failing_key_is_tried_again_later_and_does_not_hold_up_the_others() ->
         await during(queue, "bad", do=do)
         assert tries["bad"] == 4
         assert others["good"] > 4
+
+    asyncio.run(main())
+
+
+def test_a_key_that_others_write_to_all_the_time_is_tried_every_half_second_at_least() -> None:
+    async def main() -> None:
+        looks: list[float] = []
+        enough = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        async def handle(_: str) -> None:
+            looks.append(loop.time())
+            if len(looks) == 12:
+                enough.set()
+            raise errors.Conflict("somebody else wrote first")
+
+        await during(Queue("test", handle, workers=1), "a", do=enough.wait)
+        pauses = [after - before for before, after in itertools.pairwise(looks)]
+        assert min(pauses[4:]) > 0.1, "still later and later at first"
+        assert sorted(pauses)[len(pauses) // 2] < 0.5
 
     asyncio.run(main())
 
