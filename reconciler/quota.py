@@ -28,11 +28,12 @@ def quota(annotation: str, present: int, settings: Headroom) -> Quota:
         return Quota(min(settings.default, settings.cap))
     if not NUMBER.fullmatch(annotation) or int(annotation) > MOST:
         shown = annotation[:40] + ("…" if len(annotation) > 40 else "")
+        count = min(present, settings.cap)
         return Quota(
-            present,
+            count,
             "BadHeadroom",
             f"The annotation {names.HEADROOM_ANNOTATION} must be a number from 0 to {MOST}, not {shown!r}: "
-            f"the headroom stays at {present}",
+            f"the headroom stays at {count}",
         )
     count = int(annotation)
     if count > settings.cap:

@@ -46,6 +46,12 @@ def test_a_bad_value_changes_nothing_and_is_said(annotation: str) -> None:
     assert repr(annotation) in asked.message
 
 
+def test_a_bad_value_does_not_get_around_the_cap() -> None:
+    asked = quota("many", 50, Headroom(cap=20))
+    assert (asked.count, asked.reason) == (20, "BadHeadroom")
+    assert "stays at 20" in asked.message
+
+
 def test_a_very_long_bad_value_is_not_repeated_in_full() -> None:
     assert len(quota("9" * 100_000, 0, Headroom()).message) < 300
 
