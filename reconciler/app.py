@@ -49,7 +49,7 @@ class Reconciler:
         self._events = Events(kube, identity)
         self._claims = Claims(kube, view, settings, self._events)
         self._late = Late(kube, view.ledger, settings, self._events)
-        self._headroom = Headroom(kube, view, settings, self._events)
+        self._headroom = Headroom(kube, view, settings, self._events, lambda: self.election.leading)
         self._workers = Workers(view.ledger, self._headroom.wanted, view.placeholders.store)
         view.follow_pods(self._workers.changed)
         workers = settings.reconciler.workers

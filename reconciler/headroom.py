@@ -12,6 +12,7 @@ that changes nothing costs the API server no version. After a restart each is wr
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -54,8 +55,11 @@ class Bare(Struct):
 class Headroom:
     """`run` while leading."""
 
-    def __init__(self, kube: Kube, view: View, settings: Settings, events: Events) -> None:
+    def __init__(
+        self, kube: Kube, view: View, settings: Settings, events: Events, leading: Callable[[], bool] = lambda: True
+    ) -> None:
         self._kube = kube
+        self._leading = leading
         self._view = view
         self._settings = settings
         self._events = events
@@ -116,6 +120,8 @@ class Headroom:
 
     async def reconcile(self, uid: str) -> float | None:
         """One look at one pool; when to look again."""
+        if not self._leading():
+            return LOOK_AGAIN
         pool = self._view.ledger.pools.get(uid)
         record = pool.record if pool else None
         # Labels can be copied: in another namespace than the pool's they say nothing.

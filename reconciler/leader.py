@@ -2,7 +2,7 @@
 
     standing by ── the lease is free, or has not changed for its whole duration ──> leading ── stop: hand it back
          ^                                                                             |
-         +──── somebody else has it, or it was not renewed in two thirds of its time ──+
+         +─ somebody else has it, it is gone, or not renewed in two thirds of its time +
 
 Clocks are never compared: a follower counts, on its own monotonic clock, from when it saw the last change; a leader
 from before it sent the last renewal that was acknowledged. So a leader that cannot renew stops before
@@ -105,8 +105,8 @@ class Election:
 
     @property
     def leading(self) -> bool:
-        """Whether the lease is ours and was renewed lately: asked before every piece of work."""
-        return self._clock() - self._renewed < self._seconds * 2 / 3
+        """Whether the lease is ours, by all we know, and was renewed lately: asked before every piece of work."""
+        return self.holder == self._identity and self._time() > 0
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """For ever; cancelled, it stops the work first and then hands the lease back. What `lead` raises ends it."""
@@ -183,36 +183,46 @@ class Election:
         await self._write(now, self._spec(now.transitions + 1), deadline=self._seconds / 3)
         return True
 
+    def _time(self) -> float:
+        """Seconds for which a leader may go on working without another renewal."""
+        return self._renewed + self._seconds * 2 / 3 - self._clock()
+
     async def _keep(self, work: "asyncio.Future[None]") -> None:
         """Renew until the lease is lost, or `work` ends (and then raise what it raised)."""
         while True:
             pause = self._seconds / 5 * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
-            done, _ = await asyncio.wait({work}, timeout=pause)
+            done, _ = await asyncio.wait({work}, timeout=max(0.0, min(pause, self._time())))
             if done:
                 await work
                 raise RuntimeError("the work of a leader has no end")
-            if not self.leading:
+            if self._time() <= 0:
                 log.warning("lease lost: it could not be renewed in time")
                 return
             try:
-                if not await self._renew():
-                    log.warning("lease lost to another", extra={"holder": self.holder})
-                    return
-            except errors.KubeError as error:
+                async with asyncio.timeout(self._time()):
+                    if not await self._renew():
+                        log.warning("lease lost to another", extra={"holder": self.holder})
+                        return
+            except (errors.KubeError, TimeoutError) as error:
                 log.warning("cannot renew the lease yet", extra={"error": str(error)})
 
     async def _renew(self) -> bool:
-        """False when somebody else has it."""
+        """False when somebody else has it, or nobody: one that is gone can be made anew by anybody."""
         held = self._seen
-        if held is None or held.holder != self._identity:
-            held = term(await self._kube.get(self._path, Lease, deadline=self._seconds / 4))
-            self._observe(held)
-            if held.holder != self._identity:
-                return False
         try:
-            await self._write(held, self._spec(None), deadline=self._seconds / 4)
-        except (errors.Conflict, errors.NotFound):
-            self._seen = None  # read it before the next try
+            for _ in range(2):  # over what we know of, then over what there is
+                if held is None or held.holder != self._identity:
+                    held = term(await self._kube.get(self._path, Lease, deadline=self._seconds / 4))
+                    self._observe(held)
+                    if held.holder != self._identity:
+                        return False
+                try:
+                    await self._write(held, self._spec(None), deadline=self._seconds / 4)
+                    break
+                except errors.Conflict:
+                    held = None
+        except errors.NotFound:
+            return False
         return True
 
     async def _write(self, over: Term, spec: dict[str, object], deadline: float) -> None:

@@ -157,7 +157,9 @@ def test_35_a_leader_that_finds_the_lease_taken_stops_its_work(plane: ControlPla
         await kube.patch(path, {"spec": {"holderIdentity": "usurper"}}, object)
         await asyncio.wait_for(work.off.wait(), 10)
         await asyncio.wait_for(work.on.wait(), 25)  # the usurper never renews, so the lease comes back
+        work.off.clear()
         await kube.delete(path)
+        await asyncio.wait_for(work.off.wait(), 5)
         await asyncio.wait_for(work.on.wait(), 10)
         await stop(one)
 
