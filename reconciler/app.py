@@ -75,6 +75,13 @@ class Reconciler:
             raise
 
     async def _lead(self) -> None:
+        try:
+            await self._work()
+        finally:
+            for part in (self._claims, self._late, self._finalizers):
+                part.forget()
+
+    async def _work(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._nodes.run(lambda: self._view.ledger.nodes))
             # Ateoms wait for their nodes' claims; what follows only competes with them for the API server.

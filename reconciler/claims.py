@@ -63,6 +63,11 @@ class Claims:
         self._refused: set[str] = set()
         """Nodes that have no room for a claim."""
 
+    def forget(self) -> None:
+        """At the end of a term: what was written and refused since is another's to know."""
+        self._written.clear()
+        self._refused.clear()
+
     async def reconcile(self, name: str) -> float | None:
         """One look; when to look again."""
         plan = decide(self._view.ledger, name, self._clock(), self._settings)

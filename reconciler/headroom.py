@@ -77,9 +77,6 @@ class Headroom:
 
     async def run(self) -> None:
         """Until cancelled."""
-        # A watch of this term's own: what it showed in an earlier one is forgotten with it.
-        self._deployments.clear()
-        self._written.clear()
         watch = Watch(
             self._kube,
             DEPLOYMENTS,
@@ -94,7 +91,10 @@ class Headroom:
                 await watch.synced.wait()
                 group.create_task(self.queue.run(lambda: {**self._view.ledger.pools, **self._deployments}))
         finally:
-            self.wanted.clear()
+            # The watch was this term's own; the next one begins with nothing known, written or said.
+            for known in (self.wanted, self._deployments, self._written, self._said):
+                known.clear()
+            self._plain.clear()
 
     def _pool_changed(self, uid: str) -> None:
         """The ledger tells of every pod; only the pool itself matters here."""

@@ -36,6 +36,10 @@ class Late:
         self._clock = clock
         self._due: dict[str, float] = {}
 
+    def forget(self) -> None:
+        """At the end of a term."""
+        self._due.clear()
+
     async def look(self, name: str) -> float | None:
         """Seconds until the next look; None when nobody waits here."""
         node = self._ledger.nodes.get(name)

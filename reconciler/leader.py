@@ -2,7 +2,7 @@
 
     standing by ── the lease is free, or has not changed for its whole duration ──> leading ── stop: hand it back
          ^                                                                             |
-         +─ somebody else has it, it is gone, or not renewed in two thirds of its time +
+         +── it is another's, gone, or was not renewed in two thirds of its time ──────+
 
 Clocks are never compared: a follower counts, on its own monotonic clock, from when it saw the last change; a leader
 from before it sent the last renewal that was acknowledged. So a leader that cannot renew stops before

@@ -140,6 +140,10 @@ class Pools:
             log.debug("the pool is gone already", extra={"pool": _shown(record)})
         return None
 
+    def forget(self) -> None:
+        """At the end of a term: whoever leads now knows how long they have waited."""
+        self._deletions.clear()
+
     def _waiting(self, stage: Stage) -> int:
         return sum(deletion.stage is stage for deletion in self._deletions.values())
 

@@ -42,7 +42,7 @@ class Reconciler:
     ) -> None:
         self.plane = plane
         self.name = f"reconciler-{next(_numbers)}"
-        self._lease = lease
+        self.lease = lease
         self._program = program
         self._roles = roles or ("reconciler",)
         self._settings = {**SHORT, **settings}
@@ -54,7 +54,7 @@ class Reconciler:
         before = log.stat().st_size if log.exists() else 0
         flags: dict[str, object] = {
             "cluster.kubeconfig": self._identity,
-            "cluster.namespace": self._lease,
+            "cluster.namespace": self.lease,
             "serve.host": "127.0.0.1",
             "serve.health_port": 0,
             "certs.managed": "false",
@@ -79,7 +79,7 @@ class Reconciler:
     def beside(self) -> "Reconciler":
         """Another one that stands for the same lease, and reaches the API server by itself."""
         settings = {key: value for key, value in self._settings.items() if key != "kubeconfig"}
-        return Reconciler(self.plane, self._lease, *self._roles, program=self._program, **settings)
+        return Reconciler(self.plane, self.lease, *self._roles, program=self._program, **settings)
 
     def ready(self) -> bool:
         return self._get("readyz").status_code == 200

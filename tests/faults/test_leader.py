@@ -58,6 +58,32 @@ def test_35_a_standby_takes_over_at_once_after_a_clean_stop_and_within_15_second
     assert took < 15
 
 
+def test_35_a_deposed_leader_tells_of_no_deletion_that_waits_until_it_leads_again(
+    plane: ControlPlane, namespace: str, nodes: Nodes
+) -> None:
+    (node,) = nodes(1)
+    with reconciling.agent_substrate(plane, controller=False), reconciling.reconciling(plane) as (one,):
+        uid = reconciling.pool(plane, namespace, "a")
+        pod = ateom(plane, namespace, "a", uid, node, finalizers=("example.com/hold",))
+        plane.wait(lambda: reconciling.held(plane, namespace), why="the finalizer")
+        plane.api.delete(reconciling.pod_path(pod))
+        substrate.delete(plane, namespace, "a")
+
+        def waiting() -> float:
+            return one.metrics()['ateplace_pool_deletions_waiting{awaited="pods"}']
+
+        plane.wait(lambda: waiting() == 1, why="the deletion to wait")
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{one.lease}/leases/ateplace-reconciler"
+        plane.api.patch(path, {"spec": {"holderIdentity": "usurper", "leaseDurationSeconds": 600}})
+        plane.wait(lambda: not one.leads(), why="it to be deposed")
+        plane.wait(lambda: waiting() == 0, why="it to tell of nothing that is another's")
+        plane.api.patch(path, {"spec": {"holderIdentity": ""}})
+        plane.wait(lambda: one.leads() and waiting() == 1, why="it to lead, and tell of it, again")
+        plane.api.patch(reconciling.pod_path(pod), {"metadata": {"finalizers": None}})
+        plane.wait(lambda: not plane.api.exists(reconciling.pool_path(namespace, "a")), why="the pool to go")
+        assert waiting() == 0
+
+
 def elected(plane: ControlPlane, main: Callable[[Kube], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         kube = await Kube.connect(Cluster(kubeconfig=str(plane.kubeconfig)))
