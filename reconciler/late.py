@@ -1,8 +1,13 @@
-"""Says so when ateoms wait for an atelet that does not come: on the waiting pods, and on their node."""
+"""Says so when ateoms wait for an atelet that does not come: on the waiting pods, and on their node.
+
+It is said once it is late, again when there is another reason, and now and then while it lasts.
+"""
 
 import time
 from collections.abc import Callable
 from typing import Final
+
+from msgspec import Struct
 
 from ateplace.entries import Node
 from ateplace.kube import Kube
@@ -16,6 +21,15 @@ from reconciler.events import Events, about_node, about_pod
 NAMED: Final = 20
 """Most pods of one node that get an Event."""
 SAY_AGAIN: Final = 300.0
+
+
+class Wait(Struct):
+    due: float
+    """When something is to be said."""
+    said: str = ""
+    """The reason that was given last; empty when none was yet."""
+    since: float = 0.0
+    """When that was."""
 
 
 class Late:
@@ -34,30 +48,32 @@ class Late:
         self._settings = settings
         self._events = events
         self._clock = clock
-        self._due: dict[str, float] = {}
+        self._waits: dict[str, Wait] = {}
 
     def forget(self) -> None:
         """At the end of a term."""
-        self._due.clear()
+        self._waits.clear()
 
     async def look(self, name: str) -> float | None:
         """Seconds until the next look; None when nobody waits here."""
         node = self._ledger.nodes.get(name)
         if node is None or node.record is None or node.atelet_ready or not any(t.ateoms for t in node.tenants.values()):
-            self._due.pop(name, None)
+            self._waits.pop(name, None)
             return None
-        now = self._clock()
-        due = self._due.setdefault(name, now + self._settings.reconciler.atelet_late)
+        now, late, reason = self._clock(), self._settings.reconciler.atelet_late, why(node)
+        wait = self._waits.setdefault(name, Wait(now + late))
+        # Each time costs a read, and a pod that is made again and again has a new reason each time.
+        due = wait.due if wait.said in {"", reason} else min(wait.due, wait.since + late)
         if due > now:
             return due - now
-        self._due[name] = now + SAY_AGAIN
-        message = f"atelet has not become ready on node {name} for too long: {why(node)}"
+        message = f"atelet has not become ready on node {name} for too long: {reason}"
         waiting = await self._waiting(name)
+        wait.due, wait.said, wait.since = now + SAY_AGAIN, reason, now
         for pod in waiting[:NAMED]:
             meta = pod.metadata
             self._events.warn(about_pod(meta.namespace, meta.name, meta.uid), "WaitingForAtelet", message)
         if waiting:
-            words = f"{len(waiting)} ateoms wait for atelet: {why(node)}"
+            words = f"{len(waiting)} ateoms wait for atelet: {reason}"
             self._events.warn(about_node(name, node.record.uid), "WaitingForAtelet", words)
         return SAY_AGAIN
 

@@ -1,0 +1,52 @@
+"""When it is said that ateoms wait for atelet, and why."""
+
+import asyncio
+from pathlib import Path
+
+from ateplace.settings import Reconciler, Settings
+from reconciler.events import About, Events
+from reconciler.late import SAY_AGAIN, Late
+from tests.unit import cluster
+from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
+
+
+class Heard(Events):
+    """Keeps what was said about the node."""
+
+    words: list[str]
+
+    def warn(self, about: About, reason: str, message: str) -> None:
+        if about.kind == "Node":
+            self.words.append(message)
+
+
+def test_another_reason_is_said_without_waiting_for_the_next_time(tmp_path: Path) -> None:
+    async def handle(_: Request, answer: Answer) -> None:
+        pod = {"metadata": {"name": "p", "namespace": "ns", "uid": "p"}, "spec": {"nodeName": "n1"}}
+        await answer.reply(200, {"metadata": {}, "items": [pod]})
+
+    async def main() -> None:
+        now = 0.0
+        ledger = cluster.ledger(cluster.node("n1", "A"), cluster.pool("A"), cluster.pod("p", "n1", "A"))
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            heard = Heard(kube, "test")
+            heard.words = []
+            settings = Settings(reconciler=Reconciler(atelet_late=30))
+            late = Late(kube, ledger, settings, heard, clock=lambda: now)
+            assert await late.look("n1") == 30
+            now = 30.0
+            assert await late.look("n1") == SAY_AGAIN
+            crashing = cluster.atelet("n1", ready=False, trouble="CrashLoopBackOff")
+            ledger.atelet_seen(crashing, now)
+            now = 40.0
+            assert await late.look("n1") == 20, "not at every change"
+            now = 60.0
+            assert await late.look("n1") == SAY_AGAIN
+            now = 100.0
+            assert await late.look("n1") == SAY_AGAIN - 40, "the same reason"
+            assert heard.words == [
+                "1 ateoms wait for atelet: the DaemonSet has made no pod for this node",
+                f"1 ateoms wait for atelet: its pod {crashing.name} is CrashLoopBackOff",
+            ]
+
+    asyncio.run(main())
