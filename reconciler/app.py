@@ -75,6 +75,7 @@ class Reconciler:
             raise
 
     async def _lead(self) -> None:
+        self._claims.begin()
         try:
             await self._work()
         finally:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from ateplace import claiming, errors, names
+from ateplace.entries import Node
 from ateplace.kube import Kube
 from ateplace.model import Pod
 from ateplace.records import FINISHED
@@ -62,16 +63,26 @@ class Claims:
         """By node: the version of our last release, until the watch has shown it."""
         self._refused: set[str] = set()
         """Nodes that have no room for a claim."""
+        self._told: dict[str, tuple[str, frozenset[str]]] = {}
+        """By node: its UID, and the pools whose claims on it have been told of, or were there when the term began."""
+
+    def begin(self) -> None:
+        """At the beginning of a term: what is claimed already is no news."""
+        for name, node in self._view.ledger.claimed.items():
+            if node.record:
+                self._told[name] = node.record.uid, _claiming(node)
 
     def forget(self) -> None:
-        """At the end of a term: what was written and refused since is another's to know."""
+        """At the end of a term: what was written, refused and told since is another's to know."""
         self._written.clear()
         self._refused.clear()
+        self._told.clear()
 
     async def reconcile(self, name: str) -> float | None:
         """One look; when to look again."""
         plan = decide(self._view.ledger, name, self._clock(), self._settings)
         self._note_refusal(name, plan)
+        self._note_claims(name)
         if plan is None:
             self._written.pop(name, None)
             return None
@@ -106,7 +117,6 @@ class Claims:
                 name, plan.uid, pool, value=value, version=version, sent=sent, now=self._clock()
             )
             log.info("claimed", extra={"node": name, "pool": self._pool(pool)})
-            self._tell(name, plan.uid, pool, "Claimed", "Node {node} was claimed for atelet by WorkerPool {pool}")
         metrics.CLAIMS_ADDED.inc(len(plan.add))
         if plan.label is not None:
             self._written[name] = version
@@ -197,6 +207,18 @@ class Claims:
             log.error("no room for a claim", extra={"node": name, "reason": plan.refused})
             self._events.warn(about_node(name, plan.uid), "ClaimRefused", f"No room for a claim: {plan.refused}")
 
+    def _note_claims(self, name: str) -> None:
+        """Tell of claims that have appeared, whoever wrote them; one that was only touched has been told of."""
+        node = self._view.ledger.nodes.get(name)
+        if node is None or node.record is None or not node.claims:
+            self._told.pop(name, None)
+            return
+        uid, claimed = node.record.uid, _claiming(node)
+        before = self._told.get(name, ("", frozenset()))
+        for pool in sorted(claimed - before[1] if before[0] == uid else claimed):
+            self._tell(name, uid, pool, "Claimed", "Node {node} was claimed for atelet by WorkerPool {pool}")
+        self._told[name] = uid, claimed
+
     def _tell(self, name: str, node_uid: str, pool_uid: str, reason: str, words: str) -> None:
         pool = self._view.ledger.pools.get(pool_uid)
         message = words.format(node=name, pool=self._pool(pool_uid))
@@ -208,6 +230,11 @@ class Claims:
         """A pool's name for people; its UID when it has none any more."""
         pool = self._view.ledger.pools.get(uid)
         return f"{pool.record.namespace}/{pool.record.name}" if pool and pool.record else uid
+
+
+def _claiming(node: Node) -> frozenset[str]:
+    """The pools that have a claim on a node."""
+    return frozenset(uid for uid, tenant in node.tenants.items() if tenant.value is not None)
 
 
 def _live(pod: Pod) -> bool:

@@ -4,7 +4,8 @@ Best effort by design: saying something never delays or fails the work. Every bo
 
 - one object gets a few at once, then one in half a minute;
 - the same words about the same object within ten minutes raise the count of the Event that is there;
-- all together are written a few a second, by one task, from a short queue.
+- all together are written a few a second, by one task, from a short queue, half of which is kept for warnings:
+  a thousand nodes that are claimed at once must not hide that one of them gets no atelet.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from reconciler import metrics
 log = logging.getLogger(__name__)
 
 COMPONENT: Final = "ateplace-reconciler"
+WARNING: Final = "Warning"
 WAITING: Final = 256
 """Most Events that wait to be written."""
 REMEMBERED: Final = 1024
@@ -99,7 +101,7 @@ class Events:
         self._kube = kube
         self._identity = identity
         self._clock = clock
-        self._queue: asyncio.Queue[Words] = asyncio.Queue(WAITING)
+        self._queue: asyncio.Queue[Words] = asyncio.Queue()
         self._budgets: OrderedDict[str, Budget] = OrderedDict()
         self._written: OrderedDict[Words, Written] = OrderedDict()
 
@@ -107,7 +109,7 @@ class Events:
         self._put(Words(about, "Normal", reason, message))
 
     def warn(self, about: About, reason: str, message: str) -> None:
-        self._put(Words(about, "Warning", reason, message))
+        self._put(Words(about, WARNING, reason, message))
 
     async def run(self) -> None:
         """Write what was said, until cancelled."""
@@ -133,10 +135,10 @@ class Events:
         if not budget.take(now):
             metrics.EVENTS_DROPPED.labels("object").inc()
             return
-        try:
-            self._queue.put_nowait(words)
-        except asyncio.QueueFull:
+        if self._queue.qsize() >= (WAITING if words.kind == WARNING else WAITING // 2):
             metrics.EVENTS_DROPPED.labels("queue").inc()
+        else:
+            self._queue.put_nowait(words)
 
     async def _write(self, words: Words) -> None:
         about = words.about

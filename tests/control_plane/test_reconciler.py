@@ -7,7 +7,17 @@ import pytest
 
 from ateplace import names
 from local import ApiError, ControlPlane, substrate
-from tests.reconciling import Reconciler, ateom, claims, force_delete, pod_path, pool, pool_path, wait_until_running
+from tests.reconciling import (
+    Reconciler,
+    ateom,
+    claims,
+    force_delete,
+    held,
+    pod_path,
+    pool,
+    pool_path,
+    wait_until_running,
+)
 
 Nodes = Callable[..., list[str]]
 
@@ -168,6 +178,19 @@ def test_events_say_claimed_and_released_in_describe(plane: ControlPlane, namesp
     force_delete(plane, pod)
     plane.wait(lambda: released in plane.kubectl("describe", "node", node), why=released)
     plane.wait(lambda: released in plane.kubectl("describe", "workerpool", "-n", namespace, "a"), why=released)
+
+
+def test_a_claim_that_another_role_has_written_is_told_of_in_describe_too(
+    plane: ControlPlane, namespace: str, node: str
+) -> None:
+    uid = pool(plane, namespace, "a")
+    plane.wait(lambda: held(plane, namespace), why="the reconciler to know the pool by name")
+    meta = {"annotations": {names.claim_key(uid): ""}, "labels": {names.NODE_LABEL: "true"}}
+    plane.api.patch(f"/api/v1/nodes/{node}", {"metadata": meta})
+    claimed = f"Node {node} was claimed for atelet by WorkerPool {namespace}/a"
+    plane.wait(lambda: claimed in plane.kubectl("describe", "node", node), why=claimed)
+    plane.wait(lambda: claimed in plane.kubectl("describe", "workerpool", "-n", namespace, "a"), why=claimed)
+    plane.wait(lambda: claims(plane, node) == (set(), False), why="a claim that nobody uses to go")
 
 
 def test_an_ateom_that_waits_for_atelet_too_long_is_told_why(plane: ControlPlane, namespace: str, node: str) -> None:

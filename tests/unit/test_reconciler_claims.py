@@ -9,12 +9,67 @@ import pytest
 from msgspec import structs
 
 from ateplace import names
+from ateplace.records import NodeRecord
 from ateplace.settings import Settings
 from ateplace.view import View
 from reconciler.claims import Claims
-from reconciler.events import Events
+from reconciler.events import About, Events
 from tests.unit import cluster
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
+
+
+class Heard(Events):
+    """Keeps what was said, and about what."""
+
+    words: list[tuple[str, str, str]]
+
+    def say(self, about: About, reason: str, message: str) -> None:
+        self.words.append((about.kind, reason, message))
+
+
+def test_a_claim_that_somebody_has_written_is_told_of_once(tmp_path: Path) -> None:
+    """By the extender, mostly: on the node and on its pool, and not again when it is touched, by whomever."""
+
+    def node(version: int, *pools: str, value: str = "2026-01-01T00:00:00Z", uid: str = "") -> NodeRecord:
+        made = cluster.node("n1", *pools, version=version, uid=uid)
+        return structs.replace(made, claims=dict.fromkeys(pools, value))
+
+    async def handle(_: Request, answer: Answer) -> None:
+        await answer.reply(200, {"metadata": {"resourceVersion": "9"}})
+
+    async def main() -> None:
+        ledger = cluster.ledger(cluster.pool("A"), cluster.pool("B"), node(1, "A"))
+        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None))
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            heard = Heard(kube, "test")
+            claims = Claims(kube, view, Settings(), heard, clock=lambda: 0.0)
+
+            async def told() -> list[tuple[str, str]]:
+                heard.words = []
+                await claims.reconcile("n1")
+                return [(kind, message.rpartition(" ")[2]) for kind, reason, message in heard.words]
+
+            a, b = ([("Node", f"ns/{pool}"), ("WorkerPool", f"ns/{pool}")] for pool in "ab")
+            claims.begin()
+            assert await told() == [], "it was there before us"
+            ledger.node_seen(node(2, "A", "B"), 0.0)
+            assert await told() == b
+            ledger.node_seen(node(3, "A", "B", value="2026-01-01T00:00:01Z"), 0.0)
+            assert await told() == [], "touched"
+            ledger.node_seen(node(4, "B"), 0.0)
+            assert await told() == []
+            ledger.pod_seen(cluster.pod("p", "n1", "A"), 0.0)
+            assert await told() == [], "our own is told of when it is acknowledged"
+            assert await told() == a
+            ledger.node_seen(node(10, "A", "B"), 0.0)
+            assert await told() == []
+            ledger.node_seen(node(11, "A", uid="recreated"), 0.0)
+            assert await told() == a
+            claims.forget()
+            claims.begin()
+            assert await told() == [], "another term"
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,12 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 from ateplace import errors
-from reconciler.events import Budget
+from ateplace.kube import Kube
+from reconciler.events import WAITING, Budget, Events, about_node
+from reconciler.metrics import EVENTS_DROPPED
 from reconciler.queue import Queue
 
 
@@ -197,6 +200,18 @@ def test_nothing_is_kept_while_the_queue_does_not_run() -> None:
         assert not any(queue.knows(key) for key in ("before", "during"))
 
     asyncio.run(main())
+
+
+def test_a_thousand_things_said_at_once_leave_room_for_a_warning() -> None:
+    events = Events(cast("Kube", None), "test", clock=lambda: 0.0)
+    dropped = EVENTS_DROPPED.labels("queue")._value
+    before = dropped.get()
+    for number in range(1000):
+        events.say(about_node(f"n{number}", f"uid-{number}"), "Claimed", "…")
+    assert dropped.get() - before == 1000 - WAITING // 2
+    for number in range(1000):
+        events.warn(about_node(f"n{number}", f"uid-{number}"), "WaitingForAtelet", "…")
+    assert dropped.get() - before == 2000 - WAITING
 
 
 def test_a_budget_allows_a_burst_and_then_one_at_a_time() -> None:
