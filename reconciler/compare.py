@@ -5,7 +5,9 @@ watch may be a moment behind the list. It counts as missed when the watch has si
 version and the same object, unchanged, still differs. That must never happen; when it does, it is
 counted and logged, and the copy is not trusted any longer: the process ends and starts again from a full list.
 
-What is due but waits in no queue is counted too, and queued: an event was lost between the ledger and us.
+What is due but waits in no queue is counted too, and queued: an event was lost between the ledger and us. Some of it is
+due only by a copy that is behind (our own write is not in it yet), so that counts, too, only once the watches of nodes
+and pools have been read past what there was when we first looked.
 """
 
 import asyncio
@@ -72,7 +74,11 @@ class Compare:
         forgotten = {queue: self._unknown(queue) for queue in self._due}
         if not any(forgotten.values()):
             return
+        versions = {watch: await _version(watch) for watch in (self._view.nodes, self._view.pools)}
         await asyncio.sleep(QUEUE_PATIENCE)
+        for watch, version in versions.items():
+            if not await _reached(watch, version, give_up=self._view.reason):
+                return
         for queue, before in forgotten.items():
             for key in before & self._unknown(queue):
                 metrics.MISSED.labels(queue.name).inc()
@@ -88,12 +94,26 @@ async def differences(watch: Watch[Any, Any], *, give_up: Callable[[], str | Non
     found, version = await _suspects(watch)
     if not found:
         return []
-    while watch.version < version:
-        if give_up() is not None:
-            return []
-        await asyncio.sleep(SURVEY_POLL)
+    if not await _reached(watch, version, give_up=give_up):
+        return []
     again, _ = await _suspects(watch)
     return [key for key, suspect in again.items() if found.get(key) == suspect]
+
+
+async def _reached(watch: Watch[Any, Any], version: int, *, give_up: Callable[[], str | None]) -> bool:
+    """Wait until the watch has been read up to a version; False when the view is too old to tell."""
+    while watch.version < version:
+        if give_up() is not None:
+            return False
+        await asyncio.sleep(SURVEY_POLL)
+    return True
+
+
+async def _version(watch: Watch[Any, Any]) -> int:
+    """What the API server's version is now; 0 when it has nothing of this kind to list."""
+    async for at, *_ in watch.fresh():
+        return at
+    return 0
 
 
 async def _suspects(watch: Watch[Any, Any]) -> tuple[dict[str, Suspect], int]:

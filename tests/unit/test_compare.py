@@ -2,10 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from ateplace.view import View
 from ateplace.watch import Watch
-from reconciler.compare import differences
+from reconciler.compare import Compare, differences
+from reconciler.queue import Queue
 
 Items = dict[str, tuple[int, str]]
 """By key: the object's version and its record."""
@@ -37,6 +42,46 @@ def missed(copy: Copy, then: dict[str, str] | None = None, version: int = 0) -> 
         return await asyncio.wait_for(looking, 10)
 
     return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("read", "reason", "counted"),
+    [(9, None, ["n1"]), (5, "the watch of nodes has been silent for 75 s", [])],
+    ids=["the watch has been read past it", "the watch has fallen silent"],
+)
+def test_what_is_due_and_in_no_queue_is_missed_once_its_watch_has_been_read_past_it(
+    read: int, reason: str | None, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then it may be due only because our own write has not come back."""
+    monkeypatch.setattr("reconciler.compare.QUEUE_PATIENCE", 0.01)
+    monkeypatch.setattr("reconciler.compare.SURVEY_POLL", 0.01)
+
+    class Keys:
+        name = "nodes"
+
+        def __init__(self) -> None:
+            self.added: list[str] = []
+
+        def knows(self, key: str) -> bool:
+            return key in self.added
+
+        def add(self, key: str) -> None:
+            self.added.append(key)
+
+    async def main() -> None:
+        nodes, pools = Copy({}, 5, (7, {"n1": (3, "x")})), Copy({}, 5, (7, {}))
+        trouble: list[str | None] = [None]
+        view = SimpleNamespace(nodes=nodes, pools=pools, reason=lambda: trouble[0])
+        queue = Keys()
+        compare = Compare(cast("View", view), {cast("Queue", queue): lambda: ["n1"]})
+        looking = asyncio.ensure_future(compare._queues())
+        await asyncio.sleep(0.1)
+        assert (looking.done(), queue.added) == (False, []), "the watch is at 5, and the API server at 7"
+        nodes.version, trouble[0] = read, reason
+        await asyncio.wait_for(looking, 5)
+        assert queue.added == counted
+
+    asyncio.run(main())
 
 
 def test_a_copy_like_the_list_has_missed_nothing() -> None:
