@@ -17,7 +17,7 @@ from ateplace.records import PoolRecord
 from ateplace.settings import Settings
 from local import ControlPlane, substrate
 from local.api import Object
-from local.burst import HEADROOM, SLOT, Recorder, Stage
+from local.burst import HEADROOM, SLOT, Recorder, Stage, is_ready
 from local.headroom_scene import experiment, timeline
 from local.pods import Installation
 from local.scene import OVERLAY
@@ -37,8 +37,10 @@ class World:
     @contextlib.contextmanager
     def stage(self, namespace: str) -> Iterator[Stage]:
         stage = Stage(self.plane, namespace)
-        yield stage
-        stage.tear_down()
+        try:
+            yield stage
+        finally:
+            stage.tear_down()
 
     def metric(self, name: str, labels: str = "") -> float:
         text = httpx.get(self.installed.pods["reconciler"].url("/metrics"), timeout=30, trust_env=False).text
@@ -93,6 +95,7 @@ def claimed(stage: Stage) -> set[str]:
 
 def test_a_burst_takes_the_headroom_at_once_and_the_cluster_grows_behind_it(world: World) -> None:
     plane = world.plane
+    refills, waits = (world.metric(f"{name}_seconds_count") for name in ("placeholder_refill", "ateom_wait"))
     with world.stage("burst") as stage, Recorder(plane) as record:
         stage.set_up()
         assert len(where(stage, names.PLACEHOLDER_LABEL)) >= 2
@@ -107,7 +110,7 @@ def test_a_burst_takes_the_headroom_at_once_and_the_cluster_grows_behind_it(worl
             pod for pod in pods(stage, names.POOL_LABEL) if names.PLACEHOLDER_LABEL in pod["metadata"]["labels"]
         ]
         assert world.metric("placeholders_preempted_total", '{pool="burst/web"}') == HEADROOM
-        assert world.metric("placeholder_refill_seconds_count") == HEADROOM
+        assert world.metric("placeholder_refill_seconds_count") - refills == HEADROOM
         assert world.metric("placeholders", '{pool="burst/web",state="wanted"}') == HEADROOM
         assert world.metric("placeholders", '{pool="burst/web",state="running"}') == HEADROOM
         assert world.metric("placeholders", '{pool="burst/web",state="pending"}') == 0
@@ -115,7 +118,28 @@ def test_a_burst_takes_the_headroom_at_once_and_the_cluster_grows_behind_it(worl
         cold = world.metric("ateom_starts_total", '{pool="burst/web",start="cold"}')
         assert warm + cold == 7
         assert warm >= HEADROOM
-        assert world.metric("ateom_wait_seconds_count") >= 7
+        assert world.metric("ateom_wait_seconds_count") - waits >= 7
+    assert world.witness.violations() == []
+
+
+def test_an_ateom_that_takes_a_placeholders_room_finds_atelet_ready(world: World) -> None:
+    """0 s from bound to a Ready atelet: each is the one that was Ready before the burst, and has not ended since."""
+
+    def atelets() -> dict[str, str]:
+        found = world.plane.api.list("/api/v1/namespaces/ate-system/pods")
+        return {pod["spec"]["nodeName"]: pod["metadata"]["uid"] for pod in found if is_ready(pod)}
+
+    with world.stage("ready") as stage:
+        stage.set_up(headroom=4, free=4, nodes=2)
+        before = atelets()
+        stage.scale_and_wait(4)
+        after = atelets()
+        used = where(stage, names.POOL_LABEL)
+        assert len(used) == 2
+        assert {node: after[node] for node in used} == {node: before[node] for node in used}
+        assert len(world.preempts("ready", 4)) == 4
+        assert world.metric("ateom_starts_total", '{pool="ready/web",start="warm"}') == 4
+        assert world.metric("ateom_starts_total", '{pool="ready/web",start="cold"}') == 0
     assert world.witness.violations() == []
 
 

@@ -13,6 +13,8 @@ from tests import reconciling
 from tests.reconciling import Reconciler, pool_path
 
 ATEOM = {"requests": {"cpu": "500m", "memory": "512Mi"}}
+SECONDS = 10.0
+"""Within which a change is followed, also on a busy machine; usually it takes less than one."""
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
 
 
@@ -41,7 +43,9 @@ def annotate(plane: ControlPlane, namespace: str, headroom: str | None) -> None:
     plane.api.patch(pool_path(namespace, "web"), note)
 
 
-def shaped(plane: ControlPlane, namespace: str, check: Callable[[Object], Any], why: str) -> Object:
+def shaped(
+    plane: ControlPlane, namespace: str, check: Callable[[Object], Any], why: str, within: float = 30.0
+) -> Object:
     """Wait until the Deployment is there and as it should be."""
 
     def look() -> Object:
@@ -52,11 +56,11 @@ def shaped(plane: ControlPlane, namespace: str, check: Callable[[Object], Any], 
         assert check(found), found["spec"]
         return found
 
-    return plane.wait(look, why=why)
+    return plane.wait(look, within, why=why)
 
 
-def gone(plane: ControlPlane, namespace: str) -> None:
-    plane.wait(lambda: not plane.api.exists(path(namespace)), why="the placeholders' Deployment to be gone")
+def gone(plane: ControlPlane, namespace: str, within: float = 30.0) -> None:
+    plane.wait(lambda: not plane.api.exists(path(namespace)), within, why="the placeholders' Deployment to be gone")
 
 
 def pod(deployment: Object) -> Object:
@@ -76,13 +80,13 @@ def test_headroom_follows_the_annotation_from_5_to_8_to_0_and_back(plane: Contro
     assert made["metadata"]["ownerReferences"][0]["uid"] == uid
     assert pod(made)["containers"][0]["resources"]["requests"] == ATEOM["requests"]
     annotate(plane, namespace, "8")
-    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 8, "eight placeholders")
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 8, "eight placeholders", SECONDS)
     annotate(plane, namespace, "0")
-    gone(plane, namespace)
+    gone(plane, namespace, SECONDS)
     annotate(plane, namespace, "1")
-    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 1, "one placeholder")
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 1, "one placeholder", SECONDS)
     annotate(plane, namespace, None)
-    gone(plane, namespace)
+    gone(plane, namespace, SECONDS)
 
 
 def test_a_bad_value_is_said_and_changes_nothing(plane: ControlPlane, namespace: str, reconciler: Reconciler) -> None:
@@ -121,6 +125,7 @@ def test_the_pools_changes_are_followed(plane: ControlPlane, namespace: str) -> 
             and pod(found)["volumes"][0]["image"]["reference"] == "registry.example/b:2"
         ),
         "the second shape",
+        SECONDS,
     )
 
 
