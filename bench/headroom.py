@@ -9,7 +9,11 @@
    seven pods of the same size and priority, one after another (at once, it forgets some of them for minutes), with
    free room and with low-priority pods in their place. That is what we are held against
    (docs/decisions/2026-11-17-what-preempting-costs.md).
-3. Bound to a Ready atelet on that node, with warm and with plain headroom; atelet takes 5 s to start.
+3. Bound to a Ready atelet on that node, with warm and with plain headroom; atelet takes 5 s to start. With warm
+   headroom it must be 0 s, for every single one.
+
+What we once wanted, and what `three_times` tells of: at once, created to bound on a full cluster with headroom within
+three times what it takes with free room.
 """
 
 import argparse
@@ -40,6 +44,8 @@ from local.witness import Witness
 IMAGE = Path(__file__).parents[1] / "docs" / "images" / "headroom.svg"
 MOST = 1.25
 """How many times the stock scheduler's own factor (full against free room) ours may be, one ateom after another."""
+WANTED = 3.0
+"""The same against free room, at once: what we wanted, whatever preempting costs."""
 AUTOSCALER, ATELET = 30.0, 5.0
 """Seconds that a new node takes, and a new atelet."""
 LINGER = 60.0
@@ -263,7 +269,7 @@ def main() -> None:
             ),
         }
         summary("at once, full, plain headroom of 7", plain, table)
-        summary(f"at once, full, no headroom, a node takes {AUTOSCALER:.0f} s", bare, table)
+        without = summary(f"at once, full, no headroom, a node takes {AUTOSCALER:.0f} s", bare, table)
         limit, _ = ratios(
             summary("one after another, stock scheduler, free room", stock_free, table),
             summary("one after another, stock scheduler, full of low-priority pods", stock_full, table),
@@ -277,14 +283,23 @@ def main() -> None:
         early = [complaint for complaint in witness.violations() if "-headroom-" not in complaint]
         against = ratios(*pairs["one after another"])[0] / limit
         say(f"the stock scheduler, one after another: {limit:.1f} × the time with free room")
+        factor, saved = ratios(*pairs["at once"])[0], ratios(pairs["at once"][1], without)[0]
+        met = "met" if factor <= WANTED else "not met"
+        say(f"at once, create to bound: {factor:.1f} × the time with free room; {WANTED:.0f} × was wanted: {met}")
+        say(f"at once, create to bound: without headroom {saved:.0f} × the time with it")
+        cold = max(second for one in (*full, *full_one) for second in one.served)
         figures |= {
+            "three_times": factor <= WANTED,
+            "against free room": round(factor, 2),
+            "without headroom, against with": round(saved, 1),
+            "warm, bound to atelet Ready, slowest": round(cold, 3),
             "stock, one after another": round(limit, 2),
             "against stock": round(against, 2),
             "target": MOST,
             "bindings": witness.bound,
             "bound before claimed": len(early),
         }
-        good = against <= MOST and not early
+        good = against <= MOST and not early and cold == 0
         print(json.dumps(figures | {"ok": good}))
         raise SystemExit(not good)
 
