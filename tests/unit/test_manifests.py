@@ -153,6 +153,9 @@ def test_policies_name_our_keys_and_our_accounts() -> None:
         names.SCHEDULER_CERTIFICATE,
     ):
         assert word in secrets
+    own = json.dumps(policies["ateplace-deployments"])
+    for word in (names.TRUST_ANNOTATION, names.PLACEHOLDER_LABEL, *deployments()):
+        assert f"'{word}'" in own
 
 
 def test_no_role_can_bind_create_pods_or_read_any_secret_but_its_own() -> None:
