@@ -1,6 +1,7 @@
 """`ateplace status`: nodes × pools at a glance."""
 
 import asyncio
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,14 +28,22 @@ InFlight = dict[str, dict[str, int]]
 """Node to pool UID to picks that are not bound yet: what `/in-flight` of an extender says."""
 
 
+class DeploymentSpec(Struct):
+    replicas: int = 1
+
+
 class DeploymentStatus(Struct, rename="camel"):
-    replicas: int = 0
     available_replicas: int = 0
 
 
-class Deployment(Struct, rename="camel"):
+class Deployment(Struct):
     metadata: Metadata
+    spec: DeploymentSpec
     status: DeploymentStatus | None = None
+
+    def replicas(self) -> tuple[int, int]:
+        """Available, and wanted: what it was told, not how many pods it has got so far."""
+        return self.status.available_replicas if self.status else 0, self.spec.replicas
 
 
 class Status(Struct):
@@ -94,10 +103,7 @@ async def _roles(kube: "Kube", settings: Settings) -> tuple[dict[str, tuple[int,
         found = [one async for one in kube.list(path, Deployment)]
     except KubeError as error:
         return {}, [f"our own Deployments cannot be seen: {error}"]
-    roles = {}
-    for one in found:
-        status = one.status or DeploymentStatus()
-        roles[one.metadata.name] = (status.available_replicas, status.replicas)
+    roles = {one.metadata.name: one.replicas() for one in found}
     return roles, [] if roles else [f"nothing of ateplace is in the namespace {settings.cluster.namespace}"]
 
 
@@ -153,13 +159,17 @@ def status(
         if not watch:
             console.print(screen(await look(kube, settings, extender_urls), idle=everything))
             return
-        with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+        with Live(console=console, auto_refresh=False, screen=True) if console.is_terminal else nullcontext() as live:
             while True:
                 try:
                     shown = screen(await look(kube, settings, extender_urls), idle=everything)
                 except KubeError as error:
                     shown = Text(f"! {error}", style="red")
-                live.update(shown, refresh=True)
+                # In a pipe there is nothing to draw over: one after the other.
+                if live:
+                    live.update(shown, refresh=True)
+                else:
+                    console.print(shown)
                 await asyncio.sleep(interval)
 
     connected(main, flags, file)

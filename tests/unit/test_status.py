@@ -2,10 +2,13 @@
 
 import io
 
+import msgspec
+import pytest
 from rich.console import Console
 
 from ateplace.commands.drawing import draw
 from ateplace.commands.picture import as_data, changes, compose
+from ateplace.commands.status import Deployment
 from tests.unit.objects import atelet, node, pod, pool
 
 
@@ -77,6 +80,21 @@ def test_a_picture_counts_each_pod_where_it_is() -> None:
             },
         ],
     }
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "expected"),
+    [
+        ({"replicas": 2}, {"replicas": 2, "availableReplicas": 1}, (1, 2)),
+        ({"replicas": 3}, {"replicas": 1, "availableReplicas": 1}, (1, 3)),
+        ({"replicas": 2}, {}, (0, 2)),
+        ({"replicas": 2}, None, (0, 2)),
+        ({"replicas": 0}, {"replicas": 1, "availableReplicas": 1}, (1, 0)),
+    ],
+)
+def test_wanted_replicas_are_those_that_were_asked_for(spec: object, status: object, expected: tuple[int, int]) -> None:
+    found = {"metadata": {"name": "ateplace-webhook"}, "spec": spec, "status": status}
+    assert msgspec.convert(found, Deployment).replicas() == expected
 
 
 def test_pods_of_a_pool_that_was_recreated_are_not_counted_for_the_new_one() -> None:
