@@ -23,6 +23,13 @@ class Finding(Struct, frozen=True):
         return {"check": self.check, "level": self.level, "says": self.says, "fix": self.fix}
 
 
+APPLY = (
+    "apply the overlay that you installed again "
+    "(the default one: kubectl apply --server-side -k deploy/overlays/second-scheduler)"
+)
+"""Which one that is cannot be seen from here, and another one would change the installation."""
+
+
 def ok(says: str) -> Finding:
     return Finding("ok", says)
 

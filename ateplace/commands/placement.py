@@ -38,8 +38,8 @@ def findings(situation: Situation, settings: Settings) -> list[Finding]:
     if pod.status and pod.status.phase in FINISHED:
         return [*found, warn(f"it has {pod.status.phase.lower()}: it holds no claim any more", "nothing to do")]
     if not pod.spec.node_name:
-        return [*found, _unbound(pod)]
-    return [*found, *_bound(situation, pod, placeholder=bool(placeholder))]
+        return [*found, _unbound(pod, settings)]
+    return [*found, *_bound(situation, pod, settings, placeholder=bool(placeholder))]
 
 
 def _identity(pod: Pod, pool: WorkerPool | None, name: str) -> Finding:
@@ -76,7 +76,7 @@ def _injected(pod: Pod, settings: Settings) -> Iterator[Finding]:
         yield ok(f"the webhook prepared it: waits for atelet, scheduler {pod.spec.scheduler_name}")
 
 
-def _unbound(pod: Pod) -> Finding:
+def _unbound(pod: Pod, settings: Settings) -> Finding:
     conditions = pod.status.conditions if pod.status else None
     scheduled = next((one for one in conditions or () if one.type == "PodScheduled"), None)
     nominated = pod.status.nominated_node_name if pod.status else ""
@@ -85,7 +85,7 @@ def _unbound(pod: Pod) -> Finding:
     if scheduled is None or scheduled.status != "False":
         return warn(
             "no scheduler has tried it yet",
-            f"if this lasts: kubectl get deployment -n {names.NAMESPACE} {names.SCHEDULER}; ateplace doctor",
+            f"if this lasts: kubectl get deployments -n {settings.cluster.namespace}; ateplace doctor",
         )
     if scheduled.reason == "SchedulerError":
         return fail(
@@ -95,7 +95,7 @@ def _unbound(pod: Pod) -> Finding:
     return fail(says, "add nodes that fit, or change what the reasons name")
 
 
-def _bound(situation: Situation, pod: Pod, *, placeholder: bool) -> Iterator[Finding]:
+def _bound(situation: Situation, pod: Pod, settings: Settings, *, placeholder: bool) -> Iterator[Finding]:
     name = pod.spec.node_name
     if situation.node is None:
         yield fail(f"it is bound to {name}, which does not exist any more", "nothing; Kubernetes removes the pod")
@@ -114,22 +114,23 @@ def _bound(situation: Situation, pod: Pod, *, placeholder: bool) -> Iterator[Fin
     if not record.labelled:
         yield fail(f"{name} has no label {names.NODE_LABEL}=true, so atelet does not come", "ateplace doctor")
     atelets = [one for one in map(atelet_record, situation.atelets) if one and one.node == name]
-    yield _atelet(atelets, name)
+    yield _atelet(atelets, name, settings)
     if pod.metadata.deletion_timestamp is not None:
         yield warn("it is being deleted and holds its claim until it is gone", "nothing to do")
     else:
         yield _running(pod)
 
 
-def _atelet(atelets: list[AteletRecord], node: str) -> Finding:
+def _atelet(atelets: list[AteletRecord], node: str, settings: Settings) -> Finding:
     if any(one.ready for one in atelets):
         return ok(f"atelet is Ready on {node}")
-    look = f"kubectl describe daemonset -n {names.ATELET_NAMESPACE} {names.ATELET_DAEMONSET}"
+    namespace = settings.substrate.atelet_namespace
+    look = f"kubectl describe daemonset -n {namespace} {settings.substrate.atelet_daemonset}"
     if not atelets:
         return fail(f"there is no atelet on {node}: the ateom waits for it", f"ateplace doctor; {look}")
     one = atelets[0]
     if one.trouble:
-        return fail(f"atelet on {node} does not run: {one.trouble}", f"kubectl describe pod -n ate-system {one.name}")
+        return fail(f"atelet on {node} does not run: {one.trouble}", f"kubectl describe pod -n {namespace} {one.name}")
     return warn(f"atelet is starting on {node}", "wait; the ateom starts by itself when atelet answers")
 
 

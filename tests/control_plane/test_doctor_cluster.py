@@ -3,9 +3,12 @@
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,11 +25,13 @@ from certs.authority import Use, Wanted, issue, make_authority
 from local import ControlPlane, substrate
 from local.pods import Installation
 from local.scene import OVERLAY
-from tests.deploying import compose
+from tests.deploying import claimed, compose
 
 LINGER = 5.0
 LINGER_VARIABLE = "ATEPLACE_RECONCILER_LINGER"
 POOL, WORKERS = "web", 12
+STOPPED = 130
+"""The exit code after Ctrl-C."""
 ROOM = {"requests": {"cpu": "500m", "memory": "512Mi"}}
 SYSTEM = f"/apis/apps/v1/namespaces/{names.NAMESPACE}"
 DAEMONSET = "/apis/apps/v1/namespaces/ate-system/daemonsets/atelet"
@@ -83,6 +88,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         substrate.pool(plane, "demo", POOL, WORKERS, resources=ROOM)
         found = Running(plane, installed)
         plane.wait(lambda: bound(plane) == WORKERS, timeout=60, why="the pool's ateoms to be bound")
+        plane.wait(lambda: quiet(plane), timeout=60, why="the claims made ahead to be released")
         plane.wait(lambda: not (trouble := found.trouble()) or says(trouble), timeout=60, why="a healthy start")
         yield found
 
@@ -95,6 +101,14 @@ def says(trouble: list[str]) -> Any:
 def bound(plane: ControlPlane) -> int:
     pods = plane.api.list("/api/v1/namespaces/demo/pods")
     return sum(bool(pod["spec"].get("nodeName")) and pod["status"]["phase"] == "Running" for pod in pods)
+
+
+def quiet(plane: ControlPlane) -> bool:
+    """Whether the nodes that are claimed are those with ateoms, and atelet is where they are."""
+    holding = {pod["spec"].get("nodeName") for pod in plane.api.list("/api/v1/namespaces/demo/pods")}
+    pool = plane.api.get(f"{substrate.POOLS.format('demo')}/{POOL}")
+    atelets = plane.api.list("/api/v1/namespaces/ate-system/pods", labelSelector="app=atelet")
+    return claimed(plane, pool).keys() == holding == {pod["spec"].get("nodeName") for pod in atelets}
 
 
 @contextlib.contextmanager
@@ -170,22 +184,27 @@ def test_settings_that_doctor_is_given_and_settings_that_nobody_takes(running: R
         running.plane.api.post(f"/api/v1/namespaces/{names.NAMESPACE}/configmaps", {**found, "metadata": kept})
 
 
-def test_claims_are_judged_by_the_linger_that_the_installation_has(running: Running) -> None:
-    """Doctor's own default would call a claim of this age a young one."""
+def test_an_old_idle_claim_is_trouble_only_while_no_reconciler_leads(running: Running) -> None:
+    """How old is too old is judged by the linger that the installation has."""
     node = running.plane.add_nodes(1, "lingering")[0]
     pool = running.plane.api.get(f"{substrate.POOLS.format('demo')}/{POOL}")
+    old = (datetime.now(UTC) - timedelta(seconds=400)).strftime("%Y-%m-%dT%H:%M:%SZ")
     running.installed.pods["reconciler"].kill()  # else it would release the claim
     try:
-        old = (datetime.now(UTC) - timedelta(seconds=100)).strftime("%Y-%m-%dT%H:%M:%SZ")
         claim = {"annotations": {names.claim_key(pool["metadata"]["uid"]): old}, "labels": {names.NODE_LABEL: "true"}}
         running.plane.api.patch(f"/api/v1/nodes/{node}", {"metadata": claim})
-        (only,) = running.trouble("claims")
-        assert only.startswith(f"warn: claims without a pod for more than 75 s, on {node}")
+        # Its Lease is good for some seconds more, and so long another reconciler may be about to take over.
+        (only,) = running.plane.wait(lambda: running.trouble("claims"), timeout=60, why="the Lease to run out")
+        sentence = (
+            f"claims without a pod, written more than {LINGER + 300:.0f} s ago, and no reconciler to release them"
+        )
+        assert only == f"warn: {sentence}, on {node}"
         done = running.cli("doctor", "--check=claims", "--output=json", "--set=reconciler.linger=120")
         assert {row["level"] for row in json.loads(done.stdout)} == {"ok"}
     finally:
         running.installed.pods["reconciler"].run()
-    running.plane.wait(lambda: not running.trouble(), timeout=90, why="the claim to be released")
+    running.plane.wait(lambda: not running.trouble(), timeout=90, why="a reconciler to lead")
+    running.plane.wait(lambda: quiet(running.plane), timeout=90, why="the claim to be released")
     running.plane.remove_nodes([node])
 
 
@@ -200,6 +219,14 @@ def test_rbac_a_role_that_lacks_its_rights(running: Running) -> None:
             "watch workerpools.ate.dev"
         ]
     running.plane.wait(lambda: not running.trouble("rbac"), why="the rights to be back")
+
+
+def test_rbac_an_atelet_of_another_name_that_nobody_was_given_the_right_to_watch(running: Running) -> None:
+    done = running.cli("doctor", "--check=rbac", "--output=json", "--set=substrate.atelet_daemonset=atelet-v2")
+    assert [row["says"] for row in json.loads(done.stdout) if row["level"] == "fail"] == [
+        f"the ServiceAccount ateplace-{role} may not: list daemonsets.apps atelet-v2, watch daemonsets.apps atelet-v2"
+        for role in ("extender", "reconciler")
+    ]
 
 
 def test_priority_classes_one_on_the_wrong_side_of_the_cutoff(running: Running) -> None:
@@ -376,6 +403,21 @@ def test_status_shows_a_busy_cluster(running: Running) -> None:
     screen = running.cli("status", "--all", running.extender)
     assert f"{WORKERS} ateoms on {len(busy)} claimed nodes of 4, 0 waiting for a node" in screen.stdout
     assert screen.stdout.count("●") == WORKERS + 1  # and the legend
+
+
+def test_status_goes_on_until_it_is_told_to_stop(running: Running) -> None:
+    flags = [f"--set=cluster.kubeconfig={running.plane.kubeconfig}", "--watch", "--interval=0.2", running.extender]
+    argv = [sys.executable, "-m", "ateplace.cli", "status", *flags]
+    for output, mark in (("json", '"notes"'), ("table", "claimed nodes of")):
+        with subprocess.Popen([*argv, f"--output={output}"], stdout=subprocess.PIPE, text=True) as watching:
+            deadline = threading.Timer(60, watching.kill)
+            deadline.start()
+            assert watching.stdout
+            looks = (line for line in watching.stdout if mark in line)
+            assert len(list(itertools.islice(looks, 3))) == 3
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(30) == STOPPED
+            deadline.cancel()
 
 
 def test_explain_tells_a_placed_pod_s_story(running: Running) -> None:

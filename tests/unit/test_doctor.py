@@ -14,6 +14,7 @@ from ateplace.commands.checks.look import Deployment, Look
 from ateplace.commands.checks.priorities import PriorityClass
 from ateplace.commands.doctor import checks
 from ateplace.commands.findings import Finding, some
+from ateplace.model import Node, Pod
 from ateplace.records import atelet_record, atelet_template, node_record, pod_record, pool_record
 from ateplace.settings import Loaded, Settings, load
 from certs import authority
@@ -142,14 +143,15 @@ def test_the_gate(name: str) -> None:
 
 def test_atelets_without_room_and_broken_ones_are_named() -> None:
     pods = [atelet("n1"), atelet("n2", bound=False), atelet("n3", ready=False, trouble="CrashLoopBackOff")]
-    pods.append(atelet("n4", bound=False))
-    wanted = {"n1", "n2", "n3"}
+    pods += [atelet("n4", bound=False), atelet("n5", ready=False, trouble="ErrImagePull")]
+    wanted = {"n1", "n2", "n3", "n5"}
     found = [record for record in map(atelet_record, pods) if record]
     begins(
         atelet_checks.judge_room(found, wanted, "ate-system"),
         ("fail", "atelet is Pending for want of room on n2"),
         ("warn", "Pending atelets are left over for n4"),
         ("fail", "atelet does not run on 1 nodes: CrashLoopBackOff (n3)"),
+        ("fail", "atelet does not run on 1 nodes: ErrImagePull (n5)"),
     )
     begins(atelet_checks.judge_room(found[:1], wanted, "ate-system"), ("ok", "1 of 1 atelets are Ready"))
 
@@ -179,11 +181,32 @@ def test_nodes_that_a_pool_selects_and_atelet_does_not_tolerate_are_found() -> N
     assert judge(ateoms, tolerant, [tainted, plain], target) == []
 
 
+def test_the_fix_names_what_keeps_atelet_away_and_nothing_else() -> None:
+    """Tolerations do not help where the nodeSelector does not match, and what is tolerated needs none."""
+    unschedulable = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    tainted = node_record(node("n1", labels={"disk": "ssd"}, taints=[MICROVM, unschedulable]))
+    elsewhere = node_record(node("n2", taints=[MICROVM]))
+    ateoms = deployment(tolerations=[{"operator": "Exists"}])
+    picky = daemonset()
+    picky.spec.template.spec.node_selector = {"ate.dev/atelet": "true", "disk": "ssd"}
+    (selector,) = atelet_checks.judge_taints(ateoms, atelet_template(picky), [elsewhere], LOOK.atelet)
+    assert "tolerations" not in selector.fix and "nodeSelector" in selector.fix
+    (taint,) = atelet_checks.judge_taints(ateoms, atelet_template(picky), [tainted], LOOK.atelet)
+    assert "ate.dev/sandboxClass" in taint.fix and "nodeSelector" not in taint.fix
+    assert "unschedulable" not in taint.fix
+    (both,) = atelet_checks.judge_taints(ateoms, atelet_template(picky), [tainted, elsewhere], LOOK.atelet)
+    assert "tolerations" in both.fix and "nodeSelector" in both.fix
+
+
 CLAIMS = {
     "in order": ([node("n1", "u1")], [pod("a", "n1")], [("ok", "1 claims on 1 nodes")]),
     "orphan": ([node("n1", "u9")], [], [("fail", "orphan claims of pools that are gone, on n1")]),
     "orphan of a living pod": ([node("n1", "u9")], [pod("a", "n1", uid="u9")], [("ok", "1 claims")]),
-    "forgotten": ([node("n1", "u1")], [], [("warn", "claims without a pod for more than 420 s, on n1")]),
+    "old and idle": (
+        [node("n1", "u1")],
+        [],
+        [("warn", "claims without a pod, written more than 420 s ago, and no reconciler to release them, on n1")],
+    ),
     "finished pods hold nothing": (
         [node("n1", "u1")],
         [pod("a", "n1", phase="Succeeded")],
@@ -204,15 +227,33 @@ CLAIMS = {
 @pytest.mark.parametrize("name", CLAIMS)
 def test_claims(name: str) -> None:
     nodes, pods, expected = CLAIMS[name]
-    found = claims.judge(
+    begins(claims.judge(compared(nodes, pods), age=420, led=False, logs="kubectl logs"), *expected)
+
+
+def compared(nodes: list[Node], pods: list[Pod]) -> claims.Claims:
+    return claims.compare(
         [node_record(one) for one in nodes],
         [record for one in pods if (record := pod_record(one))],
         [pool_record(pool())],
         age=420,
         now=NOW,
-        logs="kubectl logs",
     )
-    begins(found, *expected)
+
+
+def test_an_old_claim_whose_last_pod_has_just_left_is_no_trouble_while_a_reconciler_leads() -> None:
+    left = compared([node("n1", "u1")], [])
+    begins(claims.judge(left, age=420, led=True, logs=""), ("ok", "1 claims on 1 nodes"))
+
+
+def test_only_what_two_looks_find_is_told() -> None:
+    """Between the reads of the first look a node was claimed and a pod bound to it, and an orphan's claim released."""
+    first = compared([node("n1"), node("n2"), node("n3", "u9")], [pod("a", "n1"), pod("b", "n2")])
+    later = compared([node("n1", "u1"), node("n2"), node("n3")], [pod("a", "n1"), pod("b", "n2")])
+    assert first.suspicious
+    begins(
+        claims.judge(first.still(later), age=420, led=True, logs="kubectl logs"),
+        ("fail", "ateoms without a claim on n2: atelet may leave them"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -235,6 +276,8 @@ def images(**tags: str) -> dict[str, Deployment]:
 IMAGES = {
     "one": ({"webhook": "r/a:v0.1.0", "extender": "r/a:v0.1.0"}, [("ok", "ateplace 0.1.0 everywhere")]),
     "digest": ({"webhook": "r:5000/a:v0.1.0@sha256:00"}, [("ok", "ateplace 0.1.0")]),
+    "digest alone": ({"webhook": "r:5000/a@sha256:00"}, [("ok", "the images are named by digest alone")]),
+    "port alone": ({"scheduler": "r:5000/s"}, [("ok", "ateplace 0.1.0")]),
     "two": ({"webhook": "r/a:v0.1.0", "extender": "r/a:v0.2.0"}, [("warn", "the roles run different versions")]),
     "other": ({"webhook": "r/a:v0.2.0"}, [("warn", "this is ateplace 0.1.0, the cluster runs v0.2.0")]),
     "new scheduler": ({"scheduler": "r/s:v1.37.0@sha256:00"}, [("fail", "the scheduler (1.37) is newer")]),
@@ -303,10 +346,17 @@ def granted(account: str) -> set[tuple[str, str, str, bool, str]]:
 def test_doctor_asks_for_exactly_the_rights_that_are_shipped(account: str) -> None:
     asked = {
         (right.group, right.resource, verb, right.own, right.name)
-        for right in rbac.needed(managed=True)[account]
+        for right in rbac.needed(Settings())[account]
         for verb in right.verbs
     }
     assert asked == granted(account)
+
+
+def test_rights_are_asked_for_by_the_names_that_are_set() -> None:
+    settings = load({}, ["substrate.atelet_daemonset=atelet-v2", "certs.scheduler_deployment=mine"]).settings
+    asked = {(right.resource, right.name) for right in rbac.needed(settings)["ateplace-reconciler"]}
+    assert {("daemonsets", "atelet-v2"), ("deployments", "mine")} <= asked
+    assert ("daemonsets", "atelet") not in asked
 
 
 def test_some_names_of_many() -> None:

@@ -4,8 +4,10 @@ import json
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from msgspec import structs
+
 from ateplace import names
-from ateplace.atelet import cannot_run
+from ateplace.atelet import AFFINITY, SELECTOR, cannot_run
 from ateplace.commands.checks.look import Deployment, Look
 from ateplace.commands.findings import Finding, fail, ok, some, warn
 from ateplace.model import DaemonSet, DaemonSetSpec
@@ -67,10 +69,10 @@ def judge_room(atelets: Sequence[AteletRecord], wanted: Collection[str], namespa
         says = f"Pending atelets are left over for {some(one.node for one in forgotten)}, where none is wanted any more"
         fix = f"harmless; kubectl delete pod -n {namespace} {' '.join(one.name for one in forgotten[:5])}"
         found.append(warn(says, fix))
-    for reason, count in Counter(one.trouble for one in broken).items():
-        first = next(one for one in broken if one.trouble == reason)
-        says = f"atelet does not run on {count} nodes: {reason} ({some(one.node for one in broken)})"
-        found.append(fail(says, f"kubectl logs -n {namespace} {first.name} --previous"))
+    for reason in dict.fromkeys(one.trouble for one in broken):
+        alike = [one for one in broken if one.trouble == reason]
+        says = f"atelet does not run on {len(alike)} nodes: {reason} ({some(one.node for one in alike)})"
+        found.append(fail(says, f"kubectl logs -n {namespace} {alike[0].name} --previous"))
     return found or [ok(f"{sum(one.ready for one in atelets)} of {len(atelets)} atelets are Ready, none lacks room")]
 
 
@@ -103,11 +105,23 @@ def judge_taints(
         return []
     reasons = "; ".join(f"{reason} ({count} nodes)" for reason, count in Counter(barred.values()).items())
     says = f"pool {pool}: atelet cannot run on {len(barred)} of {len(selected)} nodes that it selects: {reasons}"
-    missing = sorted({key for node in selected if node.name in barred for key, _, _ in node.taints})
+    level = fail if len(barred) == len(selected) else warn
+    tainted = [node for node in selected if barred.get(node.name, SELECTOR) not in {SELECTOR, AFFINITY}]
+    missing = sorted({taint[0] for node in tainted for taint in node.taints if _repels(atelet, node, taint)})
+    fixes = [_tolerate(missing, atelet, target)] if missing else []
+    if len(tainted) < len(barred):
+        fixes.append(f"let atelet's nodeSelector and affinity match them (kubectl edit {target}), or the pool's not")
+    return [level(says, "; ".join(fixes))]
+
+
+def _repels(atelet: AteletTemplate, node: NodeRecord, taint: tuple[str, str, str]) -> bool:
+    return bool(cannot_run(atelet, structs.replace(node, taints=(taint,))))
+
+
+def _tolerate(missing: Sequence[str], atelet: AteletTemplate, target: str) -> str:
+    """A command that lets atelet tolerate these taints, whatever their values."""
     patch = [{"op": "add", "path": "/spec/template/spec/tolerations/-", "value": {"key": key, "operator": "Exists"}}
              for key in missing]  # fmt: skip
     if not atelet.tolerations:
         patch.insert(0, {"op": "add", "path": "/spec/template/spec/tolerations", "value": []})
-    fix = f"kubectl patch {target} --type=json -p '{json.dumps(patch)}'" if missing else "change atelet's nodeSelector"
-    level = fail if len(barred) == len(selected) else warn
-    return [level(says, fix)]
+    return f"kubectl patch {target} --type=json -p '{json.dumps(patch)}'"

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ateplace.commands.checks.look import Look
 from ateplace.commands.checks.ours import ROLES
-from ateplace.commands.findings import Finding, fail, ok, some, warn
+from ateplace.commands.findings import APPLY, Finding, fail, ok, some, warn
 from ateplace.errors import SettingsError
 from ateplace.settings import FILE_VARIABLE, Loaded, Settings, load
 
@@ -116,7 +116,7 @@ def judge(installed: Mapping[str, Environment], given: Loaded) -> list[Finding]:
     for role, environment in installed.items():
         for name in environment.missing:
             says = f"{role} takes its settings from the ConfigMap {name}, which is not there: its next pod cannot start"
-            found.append(fail(says, "apply the overlay again, and do not prune ateplace-settings-*"))
+            found.append(fail(says, f"{APPLY}, and do not prune ateplace-settings-*"))
         if FILE_VARIABLE in environment.variables:
             says = f"{role} reads settings from a file in its pods, which cannot be looked into from here"
             found.append(warn(says, "give doctor the same file with --settings"))
@@ -129,7 +129,7 @@ def judge(installed: Mapping[str, Environment], given: Loaded) -> list[Finding]:
         return found
     if unlike := _unlike(installed):
         says = f"the roles do not have the same settings: {some(unlike)}"
-        found.append(warn(says, "finish the rollout, or apply the overlay again"))
+        found.append(warn(says, f"finish the rollout, or {APPLY}"))
     found += _contradictions(installed, given)
     return found or [ok(_told(installed))]
 

@@ -46,6 +46,12 @@ class Look:
         """What to judge by: with the installation's settings, once those are known."""
         self._reads: dict[str, asyncio.Task[Any]] = {}
 
+    def afresh(self) -> "Look":
+        """For a second look: nothing is read yet."""
+        other = Look(self.kube, self.given)
+        other.settings = self.settings
+        return other
+
     async def _once(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
         if key not in self._reads:
             self._reads[key] = asyncio.ensure_future(read())

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from ateplace.commands.checks.look import Deployment, Look
-from ateplace.commands.findings import Finding, fail, ok, warn
+from ateplace.commands.findings import APPLY, Finding, fail, ok, warn
 from ateplace.errors import NotFound
 
 ROLES = ("ateplace-webhook", "ateplace-extender", "ateplace-reconciler")
@@ -32,7 +32,7 @@ async def deployments(look: Look) -> list[Finding]:
 def _judge(name: str, found: Deployment | None, namespace: str) -> Finding:
     if found is None:
         says = f"there is no Deployment {name} in the namespace {namespace}"
-        return fail(says, "kubectl apply -k deploy/overlays/second-scheduler, or set cluster.namespace")
+        return fail(says, f"{APPLY}, or set cluster.namespace")
     status = found.status
     available, wanted = status.available_replicas if status else 0, found.spec.replicas
     look = f"kubectl describe deployment -n {namespace} {name}; kubectl logs -n {namespace} deployment/{name}"

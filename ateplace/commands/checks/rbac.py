@@ -7,10 +7,12 @@ from msgspec import Struct
 
 from ateplace import names
 from ateplace.commands.checks.look import Look
-from ateplace.commands.findings import Finding, fail, ok, some
+from ateplace.commands.findings import APPLY, Finding, fail, ok, some
+from ateplace.settings import Settings
 
 PATH: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 AT_ONCE: Final = 16
+OWN_NAMES: Final = "if you have set other names, change them in its ClusterRoles and Roles too"
 
 
 class Right(NamedTuple):
@@ -29,6 +31,7 @@ class Right(NamedTuple):
 
 WATCH: Final = ("list", "watch")
 READ: Final = ("get", *WATCH)
+EXTENDER: Final = "ateplace-extender"
 RECONCILER: Final = "ateplace-reconciler"
 ADMISSION: Final = "admissionregistration.k8s.io"
 LEASES: Final = "coordination.k8s.io"
@@ -38,18 +41,15 @@ SECRETS: Final = (
     names.EXTENDER_CERTIFICATE,
     names.SCHEDULER_CERTIFICATE,
 )
-ATELET: Final = Right("apps", "daemonsets", WATCH, name=names.ATELET_DAEMONSET)
-
 NEEDED: Final[dict[str, tuple[Right, ...]]] = {
     "ateplace-webhook": (
         Right(names.GROUP, names.POOL_PLURAL, READ),
         Right("scheduling.k8s.io", "priorityclasses", WATCH),
     ),
-    "ateplace-extender": (
+    EXTENDER: (
         Right("", "nodes", (*READ, "patch")),
         Right("", "pods", WATCH),
         Right(names.GROUP, names.POOL_PLURAL, READ),
-        ATELET,
     ),
     RECONCILER: (
         Right("", "nodes", (*WATCH, "patch")),
@@ -58,25 +58,31 @@ NEEDED: Final[dict[str, tuple[Right, ...]]] = {
         Right("apps", "deployments", (*READ, "create", "update", "delete")),
         Right("apps", "replicasets", ("get",)),
         Right("events.k8s.io", "events", ("create", "patch")),
-        ATELET,
         Right(LEASES, "leases", ("create",), own=True),
         Right(LEASES, "leases", (*READ, "patch"), own=True, name=RECONCILER),
     ),
 }
-"""What each role's ServiceAccount must be granted; the shipped manifests grant exactly this (tested)."""
+"""What each role's ServiceAccount must be granted, whatever the settings."""
 
 FOR_CERTIFICATES: Final = (
     Right(ADMISSION, "mutatingwebhookconfigurations", (*READ, "patch"), name=names.WEBHOOK_CONFIGURATION),
     Right("", "secrets", ("create",), own=True),
     *(Right("", "secrets", ("get", "patch"), own=True, name=name) for name in SECRETS),
-    Right("apps", "deployments", ("get", "patch"), own=True, name=names.SCHEDULER),
 )
 """What the reconciler must be granted besides, unless cert-manager makes the certificates."""
 
 
-def needed(*, managed: bool) -> dict[str, tuple[Right, ...]]:
-    """ServiceAccount to rights; `managed`: ateplace makes its certificates itself."""
-    return NEEDED | ({RECONCILER: (*NEEDED[RECONCILER], *FOR_CERTIFICATES)} if managed else {})
+def needed(settings: Settings) -> dict[str, tuple[Right, ...]]:
+    """ServiceAccount to rights. With the default settings the shipped manifests grant exactly this (tested)."""
+    found = {account: list(rights) for account, rights in NEEDED.items()}
+    for account in (EXTENDER, RECONCILER):
+        found[account].append(Right("apps", "daemonsets", WATCH, name=settings.substrate.atelet_daemonset))
+    if settings.certs.managed:
+        found[RECONCILER] += FOR_CERTIFICATES
+        if settings.certs.scheduler_deployment:
+            name = settings.certs.scheduler_deployment
+            found[RECONCILER].append(Right("apps", "deployments", ("get", "patch"), own=True, name=name))
+    return {account: tuple(rights) for account, rights in found.items()}
 
 
 class Verdict(Struct):
@@ -96,12 +102,12 @@ async def check(look: Look) -> list[Finding]:
         return "" if allowed else f"{verb} {right.plural}{f' {right.name}' if right.name else ''}"
 
     found = []
-    for account, rights in needed(managed=look.settings.certs.managed).items():
+    for account, rights in needed(look.settings).items():
         asked = [(right, verb) for right in rights for verb in right.verbs]
         missing = list(filter(None, await asyncio.gather(*(lacks(account, *one) for one in asked))))
         if missing:
             says = f"the ServiceAccount {account} may not: {some(missing, 5)}"
-            found.append(fail(says, "kubectl apply -k deploy/overlays/second-scheduler (its ClusterRoles and Roles)"))
+            found.append(fail(says, f"{APPLY}; {OWN_NAMES}"))
         else:
             found.append(ok(f"{account} may do the {len(asked)} things it must"))
     return found

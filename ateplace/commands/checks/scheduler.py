@@ -8,7 +8,7 @@ from msgspec import Struct
 from ateplace import names
 from ateplace.commands.checks.look import Look
 from ateplace.commands.checks.ours import held
-from ateplace.commands.findings import Finding, fail, ok, warn
+from ateplace.commands.findings import APPLY, Finding, fail, ok, warn
 from ateplace.settings import Settings
 
 
@@ -58,7 +58,7 @@ async def check(look: Look) -> list[Finding]:
     deployment = await look.find(path, Scheduler)
     if deployment is None:
         says = f"there is no Deployment {name}: ateoms stay Pending"
-        return [fail(says, "kubectl apply -k deploy/overlays/second-scheduler")]
+        return [fail(says, APPLY)]
     found = []
     if not deployment.spec.replicas or not deployment.status or not deployment.status.available_replicas:
         says = f"no replica of {name} is available: ateoms stay Pending"

@@ -9,14 +9,15 @@ from msgspec import Struct
 import ateplace
 from ateplace.commands.checks.look import Deployment, Look
 from ateplace.commands.checks.ours import ROLES
-from ateplace.commands.findings import Finding, fail, ok, warn
+from ateplace.commands.findings import APPLY, Finding, fail, ok, warn
 
 Minor = tuple[int, int]
 
 LEAST: Final[Minor] = (1, 30)
 """The first with ValidatingAdmissionPolicies in v1, which our manifests use."""
 TESTED: Final[tuple[Minor, ...]] = ((1, 36),)
-TAG: Final = re.compile(r":(?P<tag>[\w][\w.-]*)(@|$)")
+TAG: Final = re.compile(r"^[^@]*:(?P<tag>\w[\w.-]*)(@|$)")
+"""Of a reference to an image: what follows the last colon before a digest, unless that is a registry's port."""
 
 
 class Version(Struct, rename="camel"):
@@ -55,12 +56,10 @@ def judge_images(ours: Mapping[str, Deployment], server: str, look: Look) -> lis
     tags = {name: _tag(ours[name]) for name in ROLES if name in ours}
     if len(set(tags.values())) > 1:
         listed = ", ".join(f"{name} {tag}" for name, tag in sorted(tags.items()))
-        found.append(
-            warn(f"the roles run different versions: {listed}", "finish the rollout, or apply the overlay again")
-        )
+        found.append(warn(f"the roles run different versions: {listed}", f"finish the rollout, or {APPLY}"))
     elif tags and (tag := next(iter(tags.values()))) and tag.removeprefix("v") != ateplace.__version__:
         says = f"this is ateplace {ateplace.__version__}, the cluster runs {tag}"
-        found.append(warn(says, f"use the same version here: pip install ateplace=={tag.removeprefix('v')}"))
+        found.append(warn(says, f"use the same version here: install {tag} from its source tree"))
     name = look.settings.certs.scheduler_deployment
     scheduler = minor(_tag(ours[name])) if name in ours else None
     api = minor(server)
@@ -71,6 +70,8 @@ def judge_images(ours: Mapping[str, Deployment], server: str, look: Look) -> lis
     elif scheduler and api and scheduler < (api[0], api[1] - 1):
         says = f"the scheduler ({scheduler[0]}.{scheduler[1]}) is more than one minor version behind the API server"
         found.append(warn(says, "raise the kube-scheduler image in deploy/scheduler/kustomization.yaml"))
+    if "" in tags.values():
+        return found or [ok("the images are named by digest alone, which does not say their version")]
     return found or [ok(f"ateplace {ateplace.__version__} everywhere")]
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ateplace import names
 from ateplace.commands.checks.look import Look
-from ateplace.commands.findings import Finding, fail, ok, warn
+from ateplace.commands.findings import APPLY, Finding, fail, ok, warn
 from ateplace.errors import CertificateError, Forbidden, KubeError, Refused, Unavailable
 from ateplace.model import Metadata
 from ateplace.settings import PAUSE
@@ -45,7 +45,7 @@ async def check(look: Look) -> list[Finding]:
     configuration = await look.find(f"{PATH}/{names.WEBHOOK_CONFIGURATION}", Configuration)
     if configuration is None or not configuration.webhooks:
         says = f"there is no MutatingWebhookConfiguration {names.WEBHOOK_CONFIGURATION}: ateoms are not prepared"
-        return [fail(says, "kubectl apply -k deploy/overlays/second-scheduler")]
+        return [fail(says, APPLY)]
     found = []
     for hook in configuration.webhooks:
         found += await _trust(look, hook)
