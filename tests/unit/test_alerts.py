@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from extender.rules import ANNOTATIONS
 from tests.promtool import promtool
 from tests.unit.exposition import known, labels_of
 
@@ -54,6 +55,10 @@ def test_an_alert_names_metrics_that_exist_with_labels_that_they_have(name: str)
     assert used <= known()
     for metric, selector in re.findall(r"\b(ateplace_\w+)\{([^}]*)\}", expression):
         assert set(re.findall(r"(\w+)\s*[=!]", selector)) <= labels_of(metric) | {"job", "namespace", "pod", "le"}
+
+
+def test_the_alert_about_full_nodes_knows_the_extenders_reason() -> None:
+    assert f'reason="{ANNOTATIONS}"' in ALERTS["AteplaceNodeAnnotationsFull"]["expr"]
 
 
 @pytest.mark.parametrize("name", ALERTS)

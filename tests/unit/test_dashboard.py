@@ -50,6 +50,13 @@ def test_a_query_names_metrics_that_exist_with_labels_that_they_have(title: str,
     assert named <= allowed
 
 
+def test_a_sum_of_sums_is_shown_before_all_of_them_have_been_counted() -> None:
+    """To add nothing to a number gives nothing."""
+    for title, query in QUERIES:
+        if ") + " in query:
+            assert query.count("or vector(0)") == query.count(") + ") + 1, title
+
+
 def test_every_query_has_balanced_brackets_and_a_range_for_each_rate() -> None:
     for title, query in QUERIES:
         for opening, closing in ("()", "[]", "{}"):
