@@ -1,12 +1,13 @@
 """The README's commands, word for word, in a fresh clone.
 
 Fences say where a block belongs: `shell` runs in the clone, `shell cluster` against a cluster (the local plane, with
-kubectl and the clone's `ateplace` on the PATH). Any other fence is not run.
+kubectl on the PATH), all in one terminal: what a block exports is there for the next. Any other fence is not run.
 """
 
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,13 +28,21 @@ def blocks(root: Path, where: str) -> list[str]:
     return [block.strip() for place, block in FENCE.findall((root / "README.md").read_text()) if place.strip() == where]
 
 
-def paste(block: str, cwd: Path, environment: dict[str, str]) -> str:
-    extra = WITHIN.get(block, {})
+def terminal(**environment: str) -> dict[str, str]:
+    """The environment of somebody who has just opened one: nothing of the tests', no virtual environment."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "VIRTUAL_ENV"))}
+    path = [part for part in kept["PATH"].split(os.pathsep) if Path(part) != Path(sys.prefix) / "bin"]
+    return kept | {"PATH": os.pathsep.join(path)} | environment
+
+
+def paste(block: str, cwd: Path, environment: dict[str, str]) -> dict[str, str]:
+    """The environment afterwards, for the next block."""
+    extra = WITHIN.get(block, {})
+    after = cwd.parent / "environment"
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block],
+        ["bash", "-euo", "pipefail", "-c", f"{block}\nenv -0 >{after}"],
         cwd=cwd,
-        env=kept | environment | extra,
+        env=environment | extra,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -41,7 +50,8 @@ def paste(block: str, cwd: Path, environment: dict[str, str]) -> str:
         timeout=1800,
     )
     assert done.returncode == 0, f"{block}\n{done.stdout[-4000:]}"
-    return done.stdout
+    told = dict(line.split("=", 1) for line in after.read_text().split("\0") if line)
+    return {key: value for key, value in told.items() if key not in extra}
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +63,14 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def cluster(clone: Path) -> Iterator[tuple[ControlPlane, dict[str, str]]]:
+def cluster() -> Iterator[tuple[ControlPlane, dict[str, str]]]:
     """A cluster with Agent Substrate and a pool at work, and nothing of ours."""
     with ControlPlane(nodes=4) as plane:
         substrate.install(plane, gated=False)
         plane.api.post("/api/v1/namespaces", {"metadata": {"name": "demo"}})
         substrate.pool(plane, "demo", "web", 4)
-        kubectl = plane.binaries["kubectl"].parent
-        path = f"{clone / '.venv' / 'bin'}:{kubectl}:{os.environ['PATH']}"
-        yield plane, {"PATH": path, "KUBECONFIG": str(plane.kubeconfig), "COLUMNS": "160"}
+        path = f"{plane.binaries['kubectl'].parent}{os.pathsep}{terminal()['PATH']}"
+        yield plane, terminal(PATH=path, KUBECONFIG=str(plane.kubeconfig), COLUMNS="160")
 
 
 def test_there_are_blocks_for_both_places() -> None:
@@ -73,11 +82,11 @@ def test_there_are_blocks_for_both_places() -> None:
 @pytest.mark.timeout(3600)
 def test_every_block_works_in_a_fresh_clone(clone: Path) -> None:
     for block in blocks(clone, ""):
-        paste(block, clone, {})
-    with cluster(clone) as (plane, environment):
+        paste(block, clone, terminal())
+    with cluster() as (plane, environment):
         installed: Installation | None = None
         for block in blocks(clone, "cluster"):
-            paste(block, clone, environment)
+            environment = paste(block, clone, environment)  # noqa: PLW2901 - one terminal
             if "kubectl apply" in block and installed is None:
                 # KWOK's kubelets only pretend to run our pods: do it for them, with what was just applied.
                 installed = Installation(plane, clone / "deploy" / "overlays" / "second-scheduler")
