@@ -65,31 +65,46 @@ def test_a_version_takes_over_what_another_one_left(cluster: ControlPlane) -> No
     installed.start()
     cluster.wait(installed.ready, timeout=90, why="ateplace to be ready")
     room = {"requests": {"cpu": "50m", "memory": "32Mi"}}
-    pool = substrate.pool(cluster, "agents", "web", 3, resources=room)
+    forms = {"web": "", "api": "to come: 7, since=yesterday"}
+    """Pools, and what stands in their claims."""
+    pools = {name: substrate.pool(cluster, "agents", name, 3, resources=room) for name in forms}
 
     def running() -> list[Object]:
-        pods = cluster.api.list("/api/v1/namespaces/agents/pods", labelSelector="ate.dev/worker-pool=web")
+        pods = cluster.api.list("/api/v1/namespaces/agents/pods", labelSelector="ate.dev/worker-pool")
         return [pod for pod in pods if pod["status"].get("phase") == "Running"]
 
-    cluster.wait(lambda: len(running()) == 3, timeout=60, why="the pool")
-    (node,) = claimed(cluster, pool)
-    secrets = f"/api/v1/namespaces/{NAMESPACE}/secrets"
-    before = cluster.api.get(f"{secrets}/{names.WEBHOOK_CERTIFICATE}")["data"]
+    def held() -> set[str]:
+        """The nodes that are claimed, by each pool the same ones."""
+        first, second = (set(claimed(cluster, pool)) for pool in pools.values())
+        assert first == second, (first, second)
+        return first
+
+    cluster.wait(lambda: len(running()) == 6 and len(held()) == 1, timeout=60, why="the pools, on one node")
+    (node,) = held()
+    secrets = [
+        f"/api/v1/namespaces/{NAMESPACE}/secrets/{name}"
+        for name in (names.CA_CERTIFICATE, names.WEBHOOK_CERTIFICATE, names.SCHEDULER_CERTIFICATE)
+    ]
+    before = {path: cluster.api.get(path)["data"] for path in secrets}
     for role in ("reconciler", "extender", "webhook"):
         _end(installed.pods[role])
-    key = names.claim_key(pool["metadata"]["uid"])
-    cluster.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": {key: ""}}})
-    cluster.api.patch(f"{secrets}/{names.WEBHOOK_CERTIFICATE}", {"data": {"to-come.txt": "eA=="}})
+    claims = {names.claim_key(pools[name]["metadata"]["uid"]): value for name, value in forms.items()}
+    cluster.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": claims}})
+    for path in secrets:
+        cluster.api.patch(path, {"data": {"to-come.txt": "eA=="}})
     for role in ("reconciler", "extender", "webhook"):
         installed.pods[role].run()
     cluster.wait(installed.ready, timeout=90, why="ateplace to be ready again")
-    substrate.scale(cluster, "agents", "web", 6)
-    cluster.wait(lambda: len(running()) == 6, timeout=60, why="the pool to grow")
-    assert {pod["spec"]["nodeName"] for pod in running()} == set(claimed(cluster, pool)) == {node}
-    assert cluster.api.get(f"{secrets}/{names.WEBHOOK_CERTIFICATE}")["data"] == before | {"to-come.txt": "eA=="}
-    substrate.delete(cluster, "agents", "web")
-    path = f"{substrate.POOLS.format('agents')}/web"
-    cluster.wait(lambda: not cluster.api.exists(path) and not claimed(cluster, pool), timeout=60, why="the end")
+    for name in pools:
+        substrate.scale(cluster, "agents", name, 6)
+    cluster.wait(lambda: len(running()) == 12, timeout=60, why="the pools to grow")
+    assert {pod["spec"]["nodeName"] for pod in running()} == held() == {node}
+    for path in secrets:
+        assert cluster.api.get(path)["data"] == before[path] | {"to-come.txt": "eA=="}
+    for name in pools:
+        substrate.delete(cluster, "agents", name)
+    left = [f"{substrate.POOLS.format('agents')}/{name}" for name in pools]
+    cluster.wait(lambda: not any(map(cluster.api.exists, left)) and not held(), timeout=60, why="the end")
 
 
 def _end(pod: Pod) -> None:

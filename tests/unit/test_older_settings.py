@@ -54,6 +54,19 @@ def test_the_older_one_refuses_a_setting_that_it_does_not_know_by_name(old: Path
     assert done.returncode == 2 and "extender.to_come" in done.stderr
 
 
+def test_a_setting_that_an_older_installation_does_not_have_has_its_default() -> None:
+    """Whichever were added since: this version takes its ConfigMap without any of them."""
+    every = {
+        f"ATEPLACE_{group}_{field}".upper(): _text(value)
+        for group, fields in Settings().model_dump().items()
+        for field, value in fields.items()
+    }
+    assert len(every) > 40 and load(every).settings == Settings()
+    for missing in every:
+        fewer = {key: value for key, value in every.items() if key != missing}
+        assert load(fewer).settings == Settings(), missing
+
+
 def _at(settings: dict[str, Any], key: str) -> Any:
     group, _, field = key.partition(".")
     return settings[group][field]
