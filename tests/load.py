@@ -21,6 +21,10 @@ CREATORS = 12
 """Threads that create: at 20 pods a second, enough for creations that take half a second each."""
 DELETERS = 6
 """As many as it takes to keep up, or the cluster fills."""
+STALL = 1.0
+"""Seconds late from which on a beat of a tenth of a second means that the machine stood still."""
+WEBHOOK_PATIENCE = 5.0
+"""timeoutSeconds in deploy/base/webhook-configuration.yaml."""
 
 
 def failed_calls(plane: ControlPlane) -> list[str]:
@@ -48,10 +52,14 @@ class Load:
         self._alive: deque[tuple[float, str]] = deque()
         work = [*[self._create] * CREATORS, *[self._delete] * DELETERS]
         self._threads = [threading.Thread(target=self._work, args=(each,), daemon=True) for each in work]
+        self._threads.append(threading.Thread(target=self._feel_the_pulse, daemon=True))
         self._beats = itertools.count()
         self._lock = threading.Lock()
-        self.created = 0
+        self._sent: list[float] = []
         self.failures: list[tuple[float, str]] = []
+        """When sent, in seconds after the beginning, and why it failed."""
+        self.stalls: list[tuple[float, float]] = []
+        """Between these moments, in the same seconds, the machine did not even let a sleeper wake."""
         self.slowest = 0.0
 
     def __enter__(self) -> "Load":
@@ -65,6 +73,15 @@ class Load:
         self._ended = time.monotonic()
         for thread in self._threads:
             thread.join(60)
+
+    @property
+    def created(self) -> int:
+        return len(self._sent)
+
+    def since(self, moment: float) -> tuple[int, int]:
+        """How many creations that were sent after `moment` (time.monotonic) succeeded, and how many failed."""
+        failed = sum(self._began + at > moment for at, _ in self.failures)
+        return sum(sent > moment for sent in self._sent), failed
 
     @property
     def rate(self) -> float:
@@ -104,9 +121,26 @@ class Load:
             except (ApiError, httpx.HTTPError) as error:
                 self.failures.append((sent - self._began, str(error)[:400]))
                 continue
-            self.created += 1
+            self._sent.append(sent)
             self.slowest = max(self.slowest, time.monotonic() - sent)
             self._alive.append((sent, name))
+
+    def blamed(self) -> list[tuple[float, str]]:
+        """Failures but for those of calls that met a stall: then the API server's patience with a webhook may run out
+        whatever the webhook does."""
+        return [
+            (at, why)
+            for at, why in self.failures
+            if not any(begin < at + WEBHOOK_PATIENCE and at < end for begin, end in self.stalls)
+        ]
+
+    def _feel_the_pulse(self) -> None:
+        last = time.monotonic()
+        while not self._stop.wait(0.1):
+            now = time.monotonic()
+            if now - last > STALL:
+                self.stalls.append((last - self._began, now - self._began))
+            last = now
 
     def clear(self) -> None:
         """Delete what is left, and wait until it is gone."""

@@ -89,7 +89,7 @@ def build(stage: list[Instruction], source: Path, ignore: str, target: Path, pyt
                 for root in ROOTS:
                     command = re.sub(rf"(?<![\w.]){root}\b", f"{target}{root}", command)
                 done = subprocess.run(
-                    ["/bin/sh", "-ec", command], cwd=here, env=environment, capture_output=True, text=True, timeout=240
+                    ["/bin/sh", "-ec", command], cwd=here, env=environment, capture_output=True, text=True, timeout=600
                 )
                 assert done.returncode == 0, f"RUN {command}\n{done.stdout}{done.stderr}"
             case _:

@@ -31,7 +31,7 @@ async def work():
     while True:
         burn()
         KEPT.append(bytearray(1000))
-        del KEPT[5000:]
+        del KEPT[:-5000]  # the newest stay, however long this has run
         await asyncio.sleep(0)
 
 async def main():
