@@ -531,3 +531,15 @@ def test_the_reconciler_may_write_a_placeholder_and_nothing_that_differs_from_on
     places[where].update(change)
     with pytest.raises(ApiError, match=message):
         leader.post(collection, bad, dryRun="All")
+
+
+def test_a_pool_in_our_own_namespace_can_be_deleted(plane_under_audit: ControlPlane, installed: Installation) -> None:
+    """Nobody should put one there, but its Deployment is not one of ours, and goes with it."""
+    plane, ours = plane_under_audit, "ateplace-system"
+    substrate.pool(plane, ours, "stray", 0)
+    path = f"{substrate.POOLS.format(ours)}/stray"
+    made = f"/apis/apps/v1/namespaces/{ours}/deployments/stray-deployment"
+    plane.wait(lambda: plane.api.exists(made), timeout=60, why="its Deployment")
+    plane.wait(lambda: plane.api.get(path)["metadata"].get("finalizers"), timeout=60, why="our finalizer")
+    substrate.delete(plane, ours, "stray")
+    plane.wait(lambda: not plane.api.exists(path) and not plane.api.exists(made), timeout=60, why="both to be gone")
