@@ -34,7 +34,7 @@ from uvicorn.server import ServerState
 log = logging.getLogger(__name__)
 
 LINGER: Final = 1.0
-"""Seconds for a refused client to read why, before its connection is closed."""
+"""Seconds for a refused client to read why, from the last that it sent, before its connection is closed."""
 
 CLOSE: Final = 2.0
 """Seconds for a close (TLS says goodbye first) before the connection is dropped."""
@@ -113,6 +113,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.raw_bytes = 0
         self.ended = False
         self.stalled = False
+        self.refused_until = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -128,7 +129,14 @@ class GuardedProtocol(HttpToolsProtocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self.phase is Phase.REFUSED or self.phase is Phase.CLOSING:
+        if self.phase is Phase.BUSY:
+            # What follows a whole request is not even parsed: the parser would hold an endless header for us.
+            self.cycle.keep_alive = False
+            return
+        if self.phase is Phase.REFUSED:
+            self.due = max(self.due, min(self.guard.now + LINGER, self.refused_until))
+            return
+        if self.phase is Phase.CLOSING:
             return
         self.ended = False
         self.read_bytes = len(data)
@@ -242,7 +250,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self.guard.forget(self.token)
 
     def refuse(self, status: int, reason: str) -> None:
-        """Answer with a status and throw away what still comes: a close now would take the answer with it."""
+        """Answer with a status and throw away what still comes, for as long as a request may take: a close while the
+        client sends would take the answer with it."""
         if self.phase is Phase.REFUSED:
             return
         self.guard.refused(reason)
@@ -251,6 +260,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.waiting = None
         self.cycle = None  # type: ignore[assignment]
         self.due = self.guard.now + LINGER
+        self.refused_until = self.guard.now + self.guard.limits.request_deadline
         self.transport.write(STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n")
 
     def expire(self) -> None:

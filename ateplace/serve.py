@@ -7,6 +7,7 @@ a TLS handshake under way counts as one and has a deadline too.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 import ssl
@@ -81,7 +82,8 @@ class Server:
         )
         self._state = ServerState()
         self._guard = Guard(limits, self._count, accepts)
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[socket.socket, asyncio.Task[None]] = {}
+        """Connections that are not ready yet, the oldest first."""
         self._running: list[asyncio.Task[None]] = []
         self._listener: socket.socket | None = None
 
@@ -119,7 +121,7 @@ class Server:
                     await self._guard.lost.wait()
         if self._open_connections():
             log.warning("connections dropped at the end of grace", extra={"connections": self._open_connections()})
-        for task in (*self._handshakes, *self._state.tasks):
+        for task in (*self._handshakes.values(), *self._state.tasks):
             await _end(task)
         for connection in tuple(self._state.connections):
             connection.transport.abort()
@@ -148,12 +150,25 @@ class Server:
                 continue
             self._guard.open.add(client)
             task = loop.create_task(self._open(client))
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            self._handshakes[client] = task
+            task.add_done_callback(functools.partial(self._opened, client))
+
+    def _opened(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+        self._handshakes.pop(client, None)
+        if task.cancelled():  # perhaps before it did anything
+            self._guard.forget(client)
+            client.close()
 
     def _make_room(self) -> bool:
-        """Drop the connection that has been idle for longest, if any is: who keeps many open and asks for nothing must
-        not keep a probe, or the API server, out."""
+        """Drop a connection that asks for nothing, if there is one: who keeps many open must not keep a probe, or the
+        API server, out. When most have not even got through their handshake it is the oldest of those, so that
+        silent clients push out one another and not those who have been served; else the one idle for longest."""
+        while 2 * len(self._handshakes) > self.limits.max_connections:
+            client = next(iter(self._handshakes))
+            if self._handshakes.pop(client).cancel():
+                self._count("handshake")
+                self._guard.forget(client)
+                return True
         open_ = (one for one in self._state.connections if isinstance(one, GuardedProtocol) and one.phase is Phase.IDLE)
         idle = min(open_, key=lambda one: one.due, default=None)
         if idle is not None:
@@ -177,10 +192,6 @@ class Server:
             self._count("handshake")
             self._guard.forget(client)
             client.close()
-        except asyncio.CancelledError:
-            self._guard.forget(client)
-            client.close()
-            raise
 
     async def _sweep(self) -> None:
         guard, loop = self._guard, asyncio.get_running_loop()

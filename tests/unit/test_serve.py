@@ -1,10 +1,12 @@
 """The server's limits, over real sockets."""
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import threading
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -14,10 +16,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ateplace import metrics
+from ateplace.guard import LINGER
 from ateplace.serve import Limits, Server
 from tests.unit.sockets import Running, Tls, answer, closed, loop_thread, request, serving, until
 
-LIMITS = Limits(body_bytes=100_000, request_deadline=0.6, max_connections=8)
+LIMITS = Limits(body_bytes=100_000, request_deadline=20, max_connections=8)
+HASTY = Limits(body_bytes=100_000, request_deadline=1.0, max_connections=8)
+"""For tests of the deadline only: on a busy machine it ends a client's own handshake too."""
 TLS = Tls()
 
 
@@ -46,6 +51,12 @@ class App:
 @pytest.fixture(params=["plain", "tls"])
 def running(request: pytest.FixtureRequest) -> Any:
     with serving(App().app, LIMITS, TLS if request.param == "tls" else None) as server:
+        yield server
+
+
+@pytest.fixture(params=["plain", "tls"])
+def hasty(request: pytest.FixtureRequest) -> Any:
+    with serving(App().app, HASTY, TLS if request.param == "tls" else None) as server:
         yield server
 
 
@@ -141,8 +152,8 @@ def test_headers_that_arrive_at_once_are_counted_too(running: Running) -> None:
     [b"", b"POST / HT", request()[:-10], request(headers="content-length: 10\r\n") + b"12345"],
     ids=["nothing", "a line", "headers", "a body"],
 )
-def test_a_client_that_falls_silent_is_closed(running: Running, first: bytes) -> None:
-    with running.connect() as connection:
+def test_a_client_that_falls_silent_is_closed(hasty: Running, first: bytes) -> None:
+    with hasty.connect() as connection:
         connection.sendall(first)
         start = time.monotonic()
         assert closed(connection)
@@ -150,9 +161,9 @@ def test_a_client_that_falls_silent_is_closed(running: Running, first: bytes) ->
 
 
 @pytest.mark.parametrize("first", [b"POST / HTTP/1.1\r\nx: ", request(headers="content-length: 99999\r\n")])
-def test_a_client_that_drips_is_closed(running: Running, first: bytes) -> None:
+def test_a_client_that_drips_is_closed(hasty: Running, first: bytes) -> None:
     start = time.monotonic()
-    with running.connect() as connection:
+    with hasty.connect() as connection:
         connection.sendall(first)
         try:
             while time.monotonic() - start < 10:
@@ -161,11 +172,11 @@ def test_a_client_that_drips_is_closed(running: Running, first: bytes) -> None:
         except OSError:
             pass
     assert time.monotonic() - start < 5
-    assert until(lambda: refused(running.server, "deadline") == 1)
+    assert until(lambda: refused(hasty.server, "deadline") == 1)
 
 
 def test_a_client_that_never_speaks_tls_is_closed() -> None:
-    with serving(App().app, LIMITS, TLS) as running:
+    with serving(App().app, HASTY, TLS) as running:
         with socket.create_connection(("127.0.0.1", running.server.port), timeout=10) as connection:
             start = time.monotonic()
             assert closed(connection)
@@ -177,7 +188,7 @@ def test_a_client_that_does_not_read_its_answer_is_closed() -> None:
     async def large(_: Request) -> Response:
         return Response(b"x" * 50_000_000)
 
-    with serving(Starlette(routes=[Route("/", large)]), LIMITS) as running, running.connect() as connection:
+    with serving(Starlette(routes=[Route("/", large)]), HASTY) as running, running.connect() as connection:
         connection.sendall(request(method="GET"))
         assert until(lambda: running.server._open_connections() == 1)
         assert until(lambda: running.server._open_connections() == 0)
@@ -225,12 +236,12 @@ def test_idle_connections_keep_nobody_out_and_the_longest_idle_one_goes(running:
         connection.close()
 
 
-def test_an_idle_connection_outlives_the_request_deadline(running: Running) -> None:
+def test_an_idle_connection_outlives_the_request_deadline(hasty: Running) -> None:
     assert Limits(body_bytes=1).keep_alive > 90
-    with running.connect() as connection:
+    with hasty.connect() as connection:
         connection.sendall(request())
         answer(connection)
-        time.sleep(3 * LIMITS.request_deadline)
+        time.sleep(2 * HASTY.request_deadline)
         connection.sendall(request(body=b"still here"))
         assert answer(connection).body == b"10"
 
@@ -268,6 +279,68 @@ def test_a_pipelined_request_makes_the_first_answer_the_last(running: Running) -
         first = answer(connection)
         assert (first.body, first.headers["connection"]) == (b"1", "close")
         assert closed(connection)
+
+
+@pytest.mark.parametrize("tls", [None, TLS], ids=["plain", "tls"])
+def test_what_follows_a_request_that_is_being_answered_is_thrown_away(tls: Tls | None) -> None:
+    app = App()
+    with serving(app.app, LIMITS, tls) as running, running.connect() as connection:
+        connection.sendall(request("/slow"))
+        assert app.entered.wait(5)
+        part = b"x" * 1024 * 1024
+        tracemalloc.start()
+        try:
+            connection.sendall(b"POST / HTTP/1.1\r\nlong: ")
+            for _ in range(32):
+                connection.sendall(part)
+            assert tracemalloc.get_traced_memory()[1] < 8 * len(part)
+        finally:
+            tracemalloc.stop()
+        running.loop.call_soon_threadsafe(app.release.set)
+        last = answer(connection)
+        assert (last.body, last.headers["connection"]) == (b"slow", "close")
+        assert closed(connection)
+
+
+@pytest.mark.parametrize("tls", [None, TLS], ids=["plain", "tls"])
+def test_a_refused_client_that_sends_on_reads_why_when_it_is_through(tls: Tls | None) -> None:
+    with serving(App().app, LIMITS, tls) as running, running.connect() as connection:
+        start = time.monotonic()
+        connection.sendall(request(headers="content-length: 8000000\r\n"))
+        while time.monotonic() - start < 2.5 * LINGER:
+            connection.sendall(b"x" * 1000)
+            time.sleep(0.05)
+        assert answer(connection).status == 413
+        assert closed(connection)
+
+
+def test_a_refused_client_that_never_ends_is_closed() -> None:
+    with serving(App().app, HASTY) as running, running.connect() as connection:
+        connection.sendall(request(headers="content-length: 8000000\r\n"))
+        start = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() - start < 20:
+                connection.sendall(b"x")
+                time.sleep(0.05)
+        assert time.monotonic() - start < 10
+
+
+def test_clients_that_never_finish_their_handshake_push_out_one_another_only() -> None:
+    with serving(App().app, LIMITS, TLS) as running, contextlib.ExitStack() as stack:
+        kept = stack.enter_context(running.connect())
+        kept.sendall(request())
+        assert answer(kept).status == 200
+        address = ("127.0.0.1", running.server.port)
+        many = range(3 * LIMITS.max_connections)
+        silent = [stack.enter_context(socket.create_connection(address, timeout=20)) for _ in many]
+        pushed = len(silent) + 1 - LIMITS.max_connections
+        assert until(lambda: refused(running.server, "handshake") == pushed)
+        assert all(closed(one) for one in silent[:pushed])
+        assert one_answer(running) == b"0"
+        assert closed(silent[pushed])
+        kept.sendall(request(body=b"still here"))
+        assert answer(kept).body == b"10"
+        assert (refused(running.server, "idle"), refused(running.server, "connections")) == (0, 0)
 
 
 def test_a_request_under_way_is_finished_on_stop_and_an_idle_connection_closed() -> None:
