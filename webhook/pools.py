@@ -57,10 +57,25 @@ class Pools:
         return uid if uid is not None and self.watch.staleness() <= self._stale_after else None
 
     async def find(self, namespace: str, name: str) -> str | None:
-        """The UID, asked for directly; None when there is no such pool. Raises KubeError when nobody knows."""
+        """The UID, asked for directly; None when there is no such pool. Raises KubeError when nobody knows.
+
+        Callers share a look. Its "yes" is good for whoever joined it; its "no" may have been decided before the pool
+        of somebody who joined late was created, so they look again, together.
+        """
         if not (_valid(namespace) and _valid(name)):
             return None
         key = f"{namespace}/{name}"
+        try:
+            async with asyncio.timeout(PATIENCE):
+                joined = key in self._looking
+                uid = await self._shared_look(key, namespace, name)
+                if uid is None and joined:
+                    uid = await self._shared_look(key, namespace, name)
+                return uid
+        except TimeoutError as error:
+            raise errors.Unreachable("the API server did not answer in time") from error
+
+    async def _shared_look(self, key: str, namespace: str, name: str) -> str | None:
         task = self._looking.get(key)
         if task is None:
             task = asyncio.create_task(self._look(namespace, name), name=f"look for pool {key}")

@@ -79,6 +79,23 @@ def test_a_no_is_not_remembered(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_who_joins_a_look_does_not_get_a_no_from_before_it_came(tmp_path: Path) -> None:
+    async def main() -> None:
+        api = Api()
+        async with serving(api) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            pools = Pools(kube, stale_after=60)
+            first = asyncio.create_task(pools.find("agents", "late"))
+            await until(lambda: api.looks)
+            joined = [asyncio.create_task(pools.find("agents", "late")) for _ in range(50)]
+            first.add_done_callback(lambda _: api.found.update(late="late-uid"))
+            api.go.set()
+            assert await first is None
+            assert await asyncio.gather(*joined) == ["late-uid"] * 50
+            assert len(api.looks) == 2
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("namespace", "name"),
     [
