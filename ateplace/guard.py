@@ -129,14 +129,15 @@ class GuardedProtocol(HttpToolsProtocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self.phase is Phase.BUSY:
+        phase = self.phase
+        if phase is Phase.BUSY:
             # What follows a whole request is not even parsed: the parser would hold an endless header for us.
             self.cycle.keep_alive = False
             return
-        if self.phase is Phase.REFUSED:
+        if phase is Phase.REFUSED:
             self.due = max(self.due, min(self.guard.now + LINGER, self.refused_until))
             return
-        if self.phase is Phase.CLOSING:
+        if phase is Phase.CLOSING:
             return
         self.ended = False
         self.read_bytes = len(data)
