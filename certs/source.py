@@ -91,7 +91,12 @@ class CertificateSource:
     async def refresh(self) -> bool:
         """Look at the directory once; say whether a new pair was taken into service."""
         async with self._lock:
-            return await asyncio.to_thread(self._refresh)
+            try:
+                return await asyncio.to_thread(self._refresh)
+            except Exception as error:  # noqa: BLE001 - no file may end a server that has a good pair
+                reason = f"it cannot be looked at: {type(error).__name__}: {error}"
+                self._refuse(reason, reason)
+                return False
 
     def accepts(self, connection: ssl.SSLObject | ssl.SSLSocket) -> str | None:
         """Why this client may not stay, or None when it may. To be asked once, right after the handshake.

@@ -1,6 +1,7 @@
 """A source over real TLS: it serves the newest good pair, and nothing bad ever replaces it."""
 
 import asyncio
+import errno
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from ateplace import metrics
-from certs import files
+from certs import files, trial
 from certs.authority import Use, Wanted, issue, make_authority
 from certs.pem import Pair, load_certificates
 from certs.source import CertificateSource
@@ -239,6 +240,38 @@ def test_files_that_go_away_take_nothing_with_them(tmp_path: Path, gone: str) ->
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, "Too many open files"), PermissionError(), RuntimeError("odd")]
+)
+def test_what_goes_wrong_in_a_look_ends_nothing(
+    tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    async def main() -> None:
+        ca = authority()
+        source = CertificateSource(tmp_path, client_ca=False)
+        served = 0
+        async with serving(source) as echo:
+            for _ in range(2):
+                pair = issue(ca, SERVER, now(), 1)
+                write(tmp_path, pair, ca)
+                with monkeypatch.context() as broken:
+                    broken.setattr(trial, "check", fail)
+                    assert not await source.refresh()
+                    assert not await source.refresh()
+                if served:
+                    assert await echo.call(trusting(ca)) == served
+                assert await source.refresh()
+                served = serial(pair)
+                assert await echo.call(trusting(ca)) == served
+
+    asyncio.run(main())
+    logged = [record.__dict__["reason"] for record in caplog.records if record.message == "certificate refused"]
+    assert logged == [f"it cannot be looked at: {type(error).__name__}: {error}"] * 2
+
+
 async def until_it_fails(call: Callable[[], Coroutine[Any, Any, object]]) -> None:
     async with asyncio.timeout(30):
         while True:
@@ -248,9 +281,13 @@ async def until_it_fails(call: Callable[[], Coroutine[Any, Any, object]]) -> Non
 def test_an_expired_certificate_keeps_serving_and_its_clients_refuse_it(tmp_path: Path) -> None:
     async def main() -> None:
         ca = authority()
-        write(tmp_path, issue(ca, SERVER, now(), 5 / 86400), ca)
-        source = CertificateSource(tmp_path, client_ca=False, poll=0.05)
-        await source.ready()
+        source = CertificateSource(tmp_path, client_ca=False)
+        seconds = 5
+        while not source.loaded:  # at the first attempt, unless the machine takes so long to look at it
+            assert seconds < 30
+            write(tmp_path, issue(ca, SERVER, now(), seconds / 86400), ca)
+            await source.refresh()
+            seconds *= 2
         async with serving(source) as echo:
             with pytest.raises(ssl.SSLCertVerificationError, match="certificate has expired"):
                 await until_it_fails(lambda: echo.call(trusting(ca)))
