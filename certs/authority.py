@@ -27,6 +27,8 @@ BACKDATE: Final = timedelta(hours=1)
 RENEW_AT: Final = 2 / 3
 JITTER: Final = 0.05
 """Largest part of a life by which renewal comes before two thirds of it."""
+FOREIGN_KEY: Final = "its key is not an elliptic-curve key"
+"""What no authority of ours has; one put in place by hand may."""
 
 
 class Use(StrEnum):
@@ -63,7 +65,7 @@ def issue(authority: Pair, wanted: Wanted, now: datetime, days: float) -> Pair:
     issuer = load_pair(authority)
     signer = load_key(authority.key)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise CertificateError("the authority's key is not an elliptic-curve key")
+        raise CertificateError(f"the authority cannot sign: {FOREIGN_KEY}")
     key = ec.generate_private_key(ec.SECP256R1())
     identifier = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     names: list[x509.GeneralName] = [x509.DNSName(name) for name in wanted.dns]
@@ -117,6 +119,8 @@ def authority_flaw(pair: Pair | None, now: datetime) -> str | None:
         return f"it is not an authority's certificate: {error}"
     if not constraints.ca:
         return "it is not an authority's certificate"
+    if not isinstance(certificate.public_key(), ec.EllipticCurvePublicKey):
+        return FOREIGN_KEY
     return _out_of_time(certificate, now)
 
 

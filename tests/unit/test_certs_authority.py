@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store
 from hypothesis import given, settings
@@ -147,6 +147,29 @@ def test_the_authority_is_judged_too() -> None:
     assert authority_flaw(LEAF, NOW) == "it is not an authority's certificate"
     assert authority_flaw(Pair(AUTHORITY.certificate, OTHER.key), NOW) is not None
     assert authority_flaw(AUTHORITY, NOW + 3651 * DAY) == "it expired at 2036-11-13T12:00:00Z"
+
+
+def test_an_authority_whose_key_we_cannot_sign_with_is_none() -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(ROOT.subject)
+        .issuer_name(ROOT.subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(NOW - DAY)
+        .not_valid_after(NOW + DAY)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    encoding, shape = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    pair = Pair(
+        builder.sign(key, hashes.SHA256()).public_bytes(encoding),
+        key.private_bytes(encoding, shape, serialization.NoEncryption()),
+    )
+    assert authority_flaw(pair, NOW) == "its key is not an elliptic-curve key"
+    with pytest.raises(CertificateError, match="not an elliptic-curve key"):
+        issue(pair, SERVER, NOW, 1)
 
 
 def test_the_issuer_is_found_by_signature_and_authorities_are_told_apart() -> None:
