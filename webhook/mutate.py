@@ -5,7 +5,7 @@ pod whose patch does not, whatever the failure policy.
 """
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -104,8 +104,8 @@ def _label(pod: wire.Pod, pool_uid: str, rules: Rules, ops: list[Op], warnings: 
 
 def _init_container(pod: wire.Pod, rules: Rules, ops: list[Op], warnings: list[str]) -> None:
     others = {each.name for each in pod.containers}
-    ours = rules.injection if names.INIT_CONTAINER not in others else _renamed(rules.injection, others)
     found = pod.init_containers
+    ours = rules.injection if names.INIT_CONTAINER not in others else _renamed(rules.injection, others, found)
     if not found:
         ops.append(ours.alone)
         return
@@ -118,8 +118,12 @@ def _init_container(pod: wire.Pod, rules: Rules, ops: list[Op], warnings: list[s
     ops.append(ours.first)
 
 
-def _renamed(injection: Injection, taken: Collection[str]) -> Injection:
-    """Ours under the next free name, for a pod that has an ordinary container of our name."""
+def _renamed(injection: Injection, others: Collection[str], found: Iterable[dict[str, Any]]) -> Injection:
+    """Ours under the next free name, for a pod that has an ordinary container of our name. A name that an init
+    container has is free when that is ours, from when we saw this pod before."""
+    named = ((name, each) for each in found if isinstance(name := each.get("name"), str))
+    foreign = {name for name, each in named if not init.is_ours(each, {**injection.container, "name": name})}
+    taken = foreign.union(others)
     free = (name for number in itertools.count(1) if (name := f"{names.INIT_CONTAINER}-{number}") not in taken)
     return _injection({**injection.container, "name": next(free)})
 

@@ -105,6 +105,17 @@ def test_an_ordinary_container_of_our_name_makes_ours_step_aside() -> None:
     assert patch(ask(once)) == []
 
 
+def test_ours_steps_aside_for_an_init_container_too_that_has_the_next_name() -> None:
+    theirs = {"name": f"{names.INIT_CONTAINER}-1", "image": "theirs:1"}
+    obj = pod(containers=[{"name": names.INIT_CONTAINER}], init=[theirs, {"name": ["odd"]}])
+    answer = ask(obj)
+    once = applied(obj, answer)
+    ours = {**OURS, "name": f"{names.INIT_CONTAINER}-2"}
+    assert once["spec"]["initContainers"] == [ours, theirs, {"name": ["odd"]}]
+    assert "warnings" not in answer["response"]
+    assert patch(ask(once)) == []
+
+
 def test_absent_and_null_are_the_same() -> None:
     obj = pod(priorityClassName=None, schedulerName=None, initContainers=None, annotations=None)
     obj["metadata"]["annotations"] = None
