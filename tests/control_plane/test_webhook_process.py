@@ -176,7 +176,7 @@ def refused(plane: ControlPlane, path: str, patch: Object) -> bool:
     try:
         plane.api.patch(path, patch, dryRun="All")
     except ApiError as error:
-        if error.status == 422 and "cannot be changed after a pod's creation" in error.body:
+        if error.status == 422 and "ValidatingAdmissionPolicy 'ateplace-pool-uid'" in error.body:
             return True
         raise
     return False
@@ -199,3 +199,44 @@ def test_the_uid_label_cannot_be_changed_after_creation(plane: ControlPlane, nam
         assert not refused(plane, path, other)
         assert not refused(plane, path, {"spec": {"schedulingGates": []}})
         assert not refused(plane, f"{path}/status", {"status": {"phase": "Running"}})
+
+
+def test_a_pod_with_a_uid_does_not_become_an_ateom_or_a_placeholder(
+    plane: ControlPlane, namespace: str, policy: None
+) -> None:
+    """The webhook sees pods that name a pool as they are created, and no other."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    gate = {"schedulingGates": [{"name": "test/held"}], "containers": [{"name": "c", "image": "i"}]}
+    uid = {names.POOL_UID_LABEL: "a"}
+    for name, labels in {
+        "bare": uid,
+        "ateom": {**uid, names.POOL_LABEL: "pool"},
+        "placeholder": {**uid, names.PLACEHOLDER_LABEL: "pool"},
+        "stranger": {"app": "web"},
+        "unlabelled": {},
+    }.items():
+        plane.api.post(pods, {"metadata": {"name": name, "labels": labels}, "spec": gate})
+
+    def label(key: str, value: str | None) -> Object:
+        return {"metadata": {"labels": {key: value}}}
+
+    plane.wait(lambda: refused(plane, f"{pods}/bare", label(names.POOL_UID_LABEL, "b")), why="the policy to work")
+    pool, placeholder = names.POOL_LABEL, names.PLACEHOLDER_LABEL
+    expected = {
+        ("bare", pool, "y"): True,
+        ("bare", placeholder, "y"): True,
+        ("ateom", pool, "y"): True,
+        ("ateom", pool, "pool"): False,
+        ("ateom", pool, None): False,
+        ("ateom", placeholder, "y"): True,
+        ("placeholder", placeholder, "y"): True,
+        ("placeholder", placeholder, None): True,
+        ("placeholder", pool, "y"): True,
+        ("placeholder", "other", "label"): False,
+        ("stranger", pool, "y"): False,
+        ("stranger", placeholder, "y"): False,
+        ("unlabelled", pool, "y"): False,
+    }
+    for way in ("", "/status"):
+        said = {case: refused(plane, f"{pods}/{case[0]}{way}", label(*case[1:])) for case in expected}
+        assert said == expected, way
