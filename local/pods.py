@@ -11,6 +11,7 @@ import contextlib
 import re
 import shutil
 import signal
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ class Pod:
     """One process that plays one pod of a Deployment.
 
     It listens on its Service's address; `suffix` and `address` are for one of several (`local.replicas`), `code` for
-    one of another version (`local.program`).
+    one of another version (`local.program`). With `rolls` it starts anew when the Deployment's template changes.
     """
 
     def __init__(
@@ -43,9 +44,12 @@ class Pod:
         suffix: str = "",
         address: str = "",
         code: Path | None = None,
+        rolls: bool = False,
     ) -> None:
         self.plane = plane
         self.code = code
+        self._rolls = rolls
+        self._deployment = "/apis/apps/v1/namespaces/{namespace}/deployments/{name}".format(**deployment["metadata"])
         self.name: str = deployment["metadata"]["name"] + suffix
         self.namespace: str = deployment["metadata"]["namespace"]
         self._spec: Object = deployment["spec"]["template"]["spec"]
@@ -53,23 +57,26 @@ class Pod:
         self._extra = extra
         self._directory = plane.directory / "pods" / self.name
         self._stopped = threading.Event()
+        self._life = threading.RLock()
+        """Held while the process is started or ended: a test and the Deployment may want it at the same time."""
         self.address = address or self._service_address()
 
     def start(self) -> None:
         """Wait for what it mounts, as a kubelet does, then start it."""
-        container = self._spec["containers"][0]
-        mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())}
-        volumes = {volume["name"]: volume for volume in self._spec.get("volumes", ())}
         account = f"{self.namespace}/{self._spec['serviceAccountName']}"
         self.kubeconfig = self.plane.kubeconfig_for(service_account=account)
-        self._paths = {path: str(self._directory / name) for name, path in mounts.items()}
-        self._mounted = [(self._directory / name, volumes[name]) for name in mounts]
+        self._template = self._deployed() if self._rolls else {}
+        self._find_mounts()
         self.plane.wait(self._mount_all, timeout=60, why=f"what {self.name} mounts", every=0.1)
         threading.Thread(target=self._follow, daemon=True).start()
         self.run()
 
     def run(self) -> None:
         """Start the process (again)."""
+        with self._life:
+            self._run()
+
+    def _run(self) -> None:
         container = self._spec["containers"][0]
         environment: dict[str, str] = {}
         for source in container.get("envFrom", ()):
@@ -91,17 +98,20 @@ class Pod:
 
     def kill(self) -> None:
         """SIGKILL, as when a node loses power."""
-        self.plane.stop(self.name, signal.SIGKILL)
+        with self._life:
+            self.plane.stop(self.name, signal.SIGKILL)
 
     def restart(self) -> None:
         """SIGTERM, wait, start again."""
-        self.plane.stop(self.name, timeout=60)
-        self.run()
+        with self._life:
+            self.plane.stop(self.name, timeout=60)
+            self._run()
 
     def stop(self) -> None:
         """SIGTERM and wait; it stays down."""
         self._stopped.set()
-        self.plane.stop(self.name, timeout=60)
+        with self._life:
+            self.plane.stop(self.name, timeout=60)
 
     @property
     def serves(self) -> bool:
@@ -132,6 +142,12 @@ class Pod:
                 return str(service["spec"]["clusterIP"])
         return "127.0.0.1"
 
+    def _find_mounts(self) -> None:
+        mounts = {mount["name"]: mount["mountPath"] for mount in self._spec["containers"][0].get("volumeMounts", ())}
+        volumes = {volume["name"]: volume for volume in self._spec.get("volumes", ())}
+        self._paths = {path: str(self._directory / name) for name, path in mounts.items()}
+        self._mounted = [(self._directory / name, volumes[name]) for name in mounts]
+
     def _mount_all(self) -> bool:
         return all(self._mount(directory, volume) for directory, volume in self._mounted)
 
@@ -146,11 +162,11 @@ class Pod:
         if now == files:
             return True
         old = link.resolve() if link.exists() else None
-        fresh = directory / f"..{threading.get_ident()}-{len(list(directory.iterdir()))}"
-        fresh.mkdir(mode=0o700)
+        fresh = Path(tempfile.mkdtemp(prefix="..", dir=directory))
         for name, body in files.items():
             (fresh / name).write_bytes(body)
         swap = directory / "..swap"
+        swap.unlink(missing_ok=True)
         swap.symlink_to(fresh.name)
         swap.rename(link)
         for name in files:
@@ -189,7 +205,31 @@ class Pod:
     def _follow(self) -> None:
         while not self._stopped.wait(FOLLOW_EVERY):
             with contextlib.suppress(httpx.HTTPError, ApiError, OSError, RuntimeError):  # the plane may be stopping
-                self._mount_all()
+                if self._mount_all() and self._rolls:
+                    self._roll()
+
+    def _deployed(self) -> Object:
+        template: Object = self.plane.api.get(self._deployment)["spec"]["template"]
+        return template
+
+    def _roll(self) -> None:
+        """Start anew when the Deployment's template is another one; a process that is down stays down."""
+        fresh = self._deployed()
+        if fresh == self._template:
+            return
+        # The first mark comes while a kubelet still waits for the Secret; we are quicker, and have read what it means.
+        marked = bool(_trusts(self._template)) or not _trusts(fresh)
+        with self._life:
+            self._template, self._spec = fresh, fresh["spec"]
+            self._find_mounts()
+            self.plane.wait(self._mount_all, timeout=60, why=f"what {self.name} mounts", every=0.1)
+            if marked and not self._stopped.is_set() and self.plane.keeper.exit_code(self.name) is None:
+                self.restart()
+
+
+def _trusts(template: Object) -> str:
+    annotations: dict[str, str] = template["metadata"].get("annotations") or {}
+    return annotations.get(names.TRUST_ANNOTATION, "")
 
 
 class Installation:
@@ -207,7 +247,7 @@ class Installation:
         self.pods = self._make_pods()
 
     def _make_pods(self) -> dict[str, Pod]:
-        return {name: Pod(self.plane, item, self._extra) for name, item in self.deployments.items()}
+        return {name: Pod(self.plane, item, self._extra, rolls=True) for name, item in self.deployments.items()}
 
     def start(self) -> None:
         """Start all; the reconciler first, because it makes what the others mount."""

@@ -8,8 +8,10 @@ every call, as kube-scheduler does.
 import asyncio
 import json
 import ssl
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,11 @@ from certs.pem import fingerprint, load_certificates
 from certs.rotation import Phase
 from certs.source import CertificateSource
 from certs.store import Secret, Store
-from local import ControlPlane
+from local import ControlPlane, substrate
+from local.api import ApiError
+from local.pods import Installation
 from tests.certifying import extender_name, extender_source, steady, until
+from tests.deploying import SECOND_SCHEDULER
 
 SETTLE = 1.5
 CALLS = 10
@@ -239,10 +244,39 @@ async def change(plane: ControlPlane, namespace: str, settings: Settings, root: 
         assert len(pod.serials) == 2
         assert {Phase.RESTARTING, Phase.DROPPING} < set(phases), "both halves of the change, each with calls in it"
     finally:
-        plane.api.delete(f"{CONFIGURATIONS}/{names.WEBHOOK_CONFIGURATION}")
+        with suppress(ApiError):  # where it was never created the reason for that is the one to show
+            plane.api.delete(f"{CONFIGURATIONS}/{names.WEBHOOK_CONFIGURATION}")
         await hook.stop(1.0)
         await verbs.stop(1.0)
         await kube.close()
+
+
+def test_an_installation_places_ateoms_after_a_change_of_authority() -> None:
+    """The processes of `local` follow their Secrets, and the scheduler's its Deployment, as pods do."""
+    with ControlPlane(nodes=2) as own:
+        substrate.install(own)
+        installed = Installation(own, SECOND_SCHEDULER, certs__settle=1, certs__poll=0.2, serve__drain=0)
+        installed.start()
+        own.wait(installed.ready, timeout=120, why="ateplace to be ready")
+        own.api.post("/api/v1/namespaces", {"metadata": {"name": "agents"}})
+
+        def placed() -> int:
+            pods = own.api.list("/api/v1/namespaces/agents/pods", labelSelector=names.POOL_LABEL)
+            return sum(bool(pod["spec"].get("nodeName")) for pod in pods)
+
+        substrate.pool(own, "agents", "web", 1)
+        own.wait(lambda: placed() == 1, timeout=60, why="an ateom under the first authority")
+        for number in (2, 3):
+            rotate(own)
+            substrate.scale(own, "agents", "web", number)
+            own.wait(lambda number=number: placed() == number, timeout=60, why="an ateom under the next")  # type: ignore[misc]
+
+
+def rotate(plane: ControlPlane) -> None:
+    flags = (f"--set=cluster.kubeconfig={plane.kubeconfig}", "--set=certs.settle=1")
+    argv = [sys.executable, "-m", "ateplace.cli", "certs", "rotate-ca", "--wait", *flags]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def load(pod: SchedulerPod) -> set[str]:
