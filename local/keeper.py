@@ -1,8 +1,8 @@
 """Child processes that cannot outlive us.
 
 A keeper is a small process of its own (this file, run by its path, standard library only) that starts every other
-process for us, holds the plane's directory, and reads our orders from a pipe. When the pipe closes, because we
-stopped or because we were killed in whatever way, it kills what it started and removes the directory. As the
+process for us, makes and holds the plane's directory, and reads our orders from a pipe. When the pipe closes, because
+we stopped or because we were killed in whatever way, it kills what it started and removes the directory. As the
 keeper is their parent there is no moment at which a child exists and nobody answers for it.
 """
 
@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -26,16 +27,18 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Keeper:
     """Our end of the pipe. Thread-safe; every call is one order and one answer."""
 
-    def __init__(self, directory: Path) -> None:
-        """Start the keeper; it owns `directory` from now on."""
+    def __init__(self, prefix: str) -> None:
+        """Start the keeper; `directory`, whose name begins with `prefix`, is its own."""
         self._lock = threading.Lock()
+        self._orders = 0
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, str(directory)],
+            [sys.executable, "-I", "-S", __file__, prefix],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
+        self.directory = Path(self._answer(0))
 
     def __enter__(self) -> "Keeper":
         return self
@@ -74,12 +77,25 @@ class Keeper:
         with self._lock:
             if self._process.stdin is None or self._process.stdout is None or self._process.stdin.closed:
                 raise RuntimeError("the plane is stopped")
-            self._process.stdin.write(json.dumps(order) + "\n")
+            self._orders += 1
+            self._process.stdin.write(json.dumps({**order, "order": self._orders}) + "\n")
             self._process.stdin.flush()
-            answer = json.loads(self._process.stdout.readline() or '{"error": "the keeper is gone"}')
-        if "error" in answer:
-            raise RuntimeError(f"{order['do']} {order['name']}: {answer['error']}")
-        return answer["value"]
+            try:
+                return self._answer(self._orders)
+            except ValueError as error:
+                raise RuntimeError(f"{order['do']} {order['name']}: {error}") from error
+
+    def _answer(self, number: int) -> Any:
+        """The answer to one order. Those to earlier ones, which somebody was interrupted waiting for, are skipped."""
+        said: dict[str, Any] = {}
+        while said.get("order") != number:
+            line = self._process.stdout.readline() if self._process.stdout else ""
+            if not line:
+                raise RuntimeError("the keeper is gone")
+            said = json.loads(line)
+        if "error" in said:
+            raise ValueError(said["error"])
+        return said["value"]
 
 
 def die_with_parent() -> None:
@@ -122,27 +138,36 @@ def _obey(order: dict[str, Any], children: dict[str, subprocess.Popen[bytes]]) -
     return child.poll()
 
 
-def _keep(directory: Path) -> None:
+def _keep(prefix: str) -> None:
+    directory = tempfile.mkdtemp(prefix=prefix)
     children: dict[str, subprocess.Popen[bytes]] = {}
     try:
+        _say(0, value=directory)
         for line in sys.stdin:
+            if not line.endswith("\n"):
+                break  # whoever wrote it was killed meanwhile
+            order = json.loads(line)
             try:
-                answer: dict[str, Any] = {"value": _obey(json.loads(line), children)}
+                _say(order["order"], value=_obey(order, children))
             except (OSError, ValueError, KeyError) as error:
-                answer = {"error": f"{type(error).__name__}: {error}"}
-            sys.stdout.write(json.dumps(answer) + "\n")
-            sys.stdout.flush()
+                _say(order["order"], error=f"{type(error).__name__}: {error}")
     finally:
         for child in children.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            if child.poll() is None:  # the number of one that has ended may be another process's by now
+                with contextlib.suppress(OSError):
+                    os.killpg(child.pid, signal.SIGKILL)
         for child in children.values():
             child.wait()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _say(order: int, **answer: Any) -> None:
+    sys.stdout.write(json.dumps({"order": order, **answer}) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
     for ignored in IGNORED:
         signal.signal(ignored, signal.SIG_IGN)
     with contextlib.suppress(BrokenPipeError):
-        _keep(Path(sys.argv[1]))
+        _keep(sys.argv[1])

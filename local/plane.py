@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -64,8 +63,8 @@ class ControlPlane:
 
     def _start(self, stack: contextlib.ExitStack) -> None:
         self.binaries = binaries.resolve()
-        self.directory = Path(tempfile.mkdtemp(prefix="ateplace-plane-"))
-        self.keeper = stack.enter_context(Keeper(self.directory))
+        self.keeper = stack.enter_context(Keeper("ateplace-plane-"))
+        self.directory = self.keeper.directory
         self._reservations = Reservations()
         stack.callback(self._reservations.release)
         self.service_network = self._reservations.service_network()
