@@ -13,11 +13,17 @@ from types import TracebackType
 import httpx
 
 from ateplace import names
+from ateplace.errors import LocalError
 from local.api import Api, ApiError, Object
 from local.kubeconfig import connect
 from local.plane import ControlPlane
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+GONE = 410
+PAUSE = 0.2
+"""Seconds before a watch that failed is tried again."""
+
+Note = Callable[[str, Object], None]
 
 
 class Witness:
@@ -32,24 +38,26 @@ class Witness:
         self._bindings: list[tuple[int, str, str, str]] = []
         self._unbound: set[str] = set()
         self._judged = 0
-        self._stopped = False
+        self._stopped = threading.Event()
         self.bound = 0
+        self.gaps: list[str] = []
+        """What was not seen since the last call of `violations`: a watch had to begin again."""
 
     def __enter__(self) -> "Witness":
         for path, note in ((NODES, self._note_node), (PODS, self._note_pod)):
             api = connect(self._plane.kubeconfig)
-            listed = api.get(path)
-            for item in listed["items"]:
-                note("ADDED", item)
-            version = listed["metadata"]["resourceVersion"]
+            version = _list(api, path, note)
             threading.Thread(target=self._follow, args=(api, path, note, version), daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stopped = True
+        self._stopped.set()
 
     def violations(self) -> list[str]:
-        """Every binding since the last call that came too early, once both watches have caught up with the present."""
+        """Every binding since the last call that came too early, once both watches have caught up with the present.
+
+        Raises LocalError when there may be one that nobody can know of.
+        """
         present = [item for path in (NODES, PODS) for item in self._plane.api.list(path)]
         wanted = {item["metadata"]["uid"]: int(item["metadata"]["resourceVersion"]) for item in present}
         self._plane.wait(
@@ -57,6 +65,9 @@ class Witness:
             why="the witness to catch up",
         )
         with self._lock:
+            gaps, self.gaps = self.gaps, []
+            if gaps:
+                raise LocalError(f"nobody can say whether a pod was bound too early: {'; '.join(gaps)}")
             fresh = self._bindings[self._judged :]
             self._judged = len(self._bindings)
             return [complaint for binding in fresh if (complaint := self._judge(*binding))]
@@ -68,15 +79,34 @@ class Witness:
         missing = [key for key in (names.claim_key(pool_uid), names.NODE_LABEL) if key not in keys]
         return f"{pod} was bound to {node} at {version} without {' and '.join(missing)}" if missing else ""
 
-    def _follow(self, api: Api, path: str, note: Callable[[str, Object], None], version: str) -> None:
-        while not self._stopped:
-            with contextlib.suppress(httpx.HTTPError, ApiError), api.watch(path, resourceVersion=version) as events:
-                for event in events:
-                    if self._stopped or event["type"] == "ERROR":
-                        break
-                    version = event["object"]["metadata"]["resourceVersion"]
-                    note(event["type"], event["object"])
+    def _follow(self, api: Api, path: str, note: Note, version: str) -> None:
+        while not self._stopped.is_set():
+            try:
+                with api.watch(path, resourceVersion=version, allowWatchBookmarks="true") as events:
+                    for event in events:
+                        if self._stopped.is_set():
+                            break
+                        if event["type"] == "ERROR":
+                            version = self._begin_again(api, path, note, version)
+                            break
+                        version = event["object"]["metadata"]["resourceVersion"]
+                        if event["type"] != "BOOKMARK":
+                            note(event["type"], event["object"])
+            except ApiError as error:
+                if error.status == GONE:
+                    with contextlib.suppress(httpx.HTTPError, ApiError):
+                        version = self._begin_again(api, path, note, version)
+                self._stopped.wait(PAUSE)
+            except httpx.HTTPError:
+                self._stopped.wait(PAUSE)
         api.close()
+
+    def _begin_again(self, api: Api, path: str, note: Note, version: str) -> str:
+        """Where to go on after the API server has forgotten `version`."""
+        newest = _list(api, path, note)
+        with self._lock:
+            self.gaps.append(f"what {path} were between versions {version} and {newest} was not seen")
+        return newest
 
     def _note_node(self, kind: str, node: Object) -> None:
         meta = node["metadata"]
@@ -104,3 +134,10 @@ class Witness:
                     self.bound += 1
                     self._bindings.append((version, f"{meta['namespace']}/{meta['name']}", node, pool_uid))
         self._seen[uid] = version
+
+
+def _list(api: Api, path: str, note: Note) -> str:
+    listed = api.get(path)
+    for item in listed["items"]:
+        note("ADDED", item)
+    return str(listed["metadata"]["resourceVersion"])

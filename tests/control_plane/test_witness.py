@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from ateplace import names
+from ateplace.errors import LocalError
 from local import ControlPlane
 from local.witness import Witness
 
@@ -35,3 +38,27 @@ def test_only_bindings_to_unclaimed_nodes_are_complained_of(
         ]
         assert witness.bound == 3
         assert witness.violations() == []
+
+
+def test_a_gap_in_what_it_saw_is_said_once_and_it_goes_on() -> None:
+    with ControlPlane(nodes=1, scheduler=False) as own, Witness(own, scheduler="somebody") as witness:
+        own.api.post("/api/v1/namespaces", {"metadata": {"name": "agents"}})
+        own.wait(lambda: own.api.exists("/api/v1/namespaces/agents/serviceaccounts/default"))
+        assert witness.violations() == []
+        own.kill_apiserver()
+        own.compact_etcd()
+        own.start_apiserver()
+        own.wait(lambda: any("/api/v1/pods" in gap for gap in witness.gaps), why="the watch of pods to begin again")
+        with pytest.raises(LocalError, match=r"between versions \d+ and \d+ was not seen"):
+            witness.violations()
+        bind(own, "agents", "bad", "node-0000")
+        own.wait(lambda: witness.bound == 1, why="the binding to be seen")
+        (complaint,) = own.wait(lambda: complaints(witness), why="a call without a gap in it")
+        assert complaint.startswith("agents/bad was bound to node-0000")
+
+
+def complaints(witness: Witness) -> list[str]:
+    try:
+        return witness.violations()
+    except LocalError as error:  # nodes may begin again a moment later than pods
+        raise AssertionError from error
