@@ -4,6 +4,7 @@ A reserved port is bound, not listened on, with SO_REUSEPORT. The Kubernetes bin
 that way, nobody else can take it in between, and the kernel frees it with our process.
 """
 
+import errno
 import socket
 
 from ateplace.errors import LocalError
@@ -30,11 +31,14 @@ class Reservations:
         """A /16 of loopback addresses that no other plane on this machine uses."""
         for second in range(96, 128):
             guard = socket.socket()
+            address = f"127.{second}.255.254"
             try:
-                guard.bind((f"127.{second}.255.254", NETWORK_GUARD))
-            except OSError:
+                guard.bind((address, NETWORK_GUARD))
+            except OSError as error:
                 guard.close()
-                continue
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise LocalError(f"{address}, where Services would be, cannot be used: {error.strerror}") from error
             self._held.append(guard)
             return f"127.{second}.0.0/16"
         raise LocalError("32 planes run on this machine already")
