@@ -1,45 +1,80 @@
 """The control plane's binaries: given, cached, downloaded or built; whichever works first, for each one.
 
-1. `ATEPLACE_CONTROL_PLANE_BIN` or `KUBEBUILDER_ASSETS`: a directory that holds some or all of them;
+1. `ATEPLACE_CONTROL_PLANE_BIN` or `KUBEBUILDER_ASSETS`: a directory that holds some or all of them, in our versions;
 2. our cache;
 3. the projects' official releases, where their sites answer within 3 s;
 4. built once from source through Go's module proxy.
 """
 
+import functools
 import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 from ateplace.errors import LocalError
 from local import cache, downloads, golang
 from local.progress import Say, say
-from local.versions import BINARIES, Binary
+from local.versions import BINARIES, ETCD, KUBERNETES, KWOK, Binary
 
 GIVEN = ("ATEPLACE_CONTROL_PLANE_BIN", "KUBEBUILDER_ASSETS")
+VERSION = re.compile(r"(?P<minor>\d+\.\d+)\.\d+\S*")
+PATIENCE = 30.0
+"""Seconds for a binary to say its version; it takes a tenth of one."""
 
 
 def resolve(say: Say = say) -> dict[str, Path]:
     """Every binary's path, fetching or building what is missing; raise LocalError saying what to install or set."""
+    for path in _given():
+        if reason := _unfit(path):
+            say(f"{path} is not used: {reason}")
     found = present()
     if len(found) < len(BINARIES):
-        with cache.locked(say):
-            _fill(say)
+        try:
+            with cache.locked(say):
+                _fill(say)
+        except OSError as error:
+            advice = "set ATEPLACE_CACHE to a directory with 5 GB of room"
+            raise LocalError(f"the cache in {cache.root()} cannot be used: {error}; {advice}") from error
         found = present()
     return found
 
 
 def present() -> dict[str, Path]:
     """What needs no work: given by the environment, or in the cache."""
-    directories = [Path(given) for name in GIVEN if (given := os.environ.get(name))]
-    directories.append(cache.binaries())
-    found: dict[str, Path] = {}
-    for binary in BINARIES:
-        for directory in directories:
-            path = directory / binary.name
-            if path.is_file() and os.access(path, os.X_OK):
-                found[binary.name] = path
-                break
+    found = {path.name: path for binary in BINARIES if _executable(path := cache.binaries() / binary.name)}
+    for path in reversed(_given()):
+        if _unfit(path) is None:
+            found[path.name] = path
     return found
+
+
+def _given() -> list[Path]:
+    """What the environment's directories hold, the preferred one first."""
+    directories = [Path(given) for name in GIVEN if (given := os.environ.get(name))]
+    paths = (directory / binary.name for directory in directories for binary in BINARIES)
+    return [path for path in paths if _executable(path)]
+
+
+def _executable(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+@functools.cache
+def _unfit(path: Path) -> str | None:
+    """Why a binary that was given cannot be one of this plane's. The parts must fit each other, so it has to be of the
+    minor version that we use. Asked once: nobody changes it while we run."""
+    arguments = ["version", "--client"] if path.name == "kubectl" else ["--version"]
+    try:
+        asked = subprocess.run([str(path), *arguments], capture_output=True, text=True, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"it cannot be asked for its version ({error})"
+    wanted = {"etcd": ETCD, "kwok": KWOK}.get(path.name, KUBERNETES).lstrip("v").rpartition(".")[0]
+    found = VERSION.search(asked.stdout)
+    if found is None:
+        return f"it says no version when asked, and {wanted} is needed"
+    return None if found["minor"] == wanted else f"it is version {found[0]}, and {wanted} is needed"
 
 
 def _fill(say: Say) -> None:
@@ -48,15 +83,19 @@ def _fill(say: Say) -> None:
     missing = [binary for binary in BINARIES if binary.name not in present()]
     troubles: list[str] = []
     to_build: list[Binary] = []
+    silent: set[str] = set()
     for binary in missing:
-        if to_build:
-            to_build.append(binary)  # the sites did not answer once: do not wait for them again
+        site = downloads.Release(binary).site
+        if site in silent:
+            to_build.append(binary)  # it did not answer once: do not wait for it again
             continue
         try:
             downloads.download(binary, say)
         except LocalError as error:
             troubles.append(f"download: {error}")
             to_build.append(binary)
+            if isinstance(error, downloads.Silent):
+                silent.add(site)
     if not to_build:
         return
     try:

@@ -22,13 +22,19 @@ PATIENCE = 3.0
 """Seconds that a release site may take to answer before we build instead."""
 
 
+class Silent(LocalError):
+    """The site did not answer at all."""
+
+
 class Release:
-    """Where one binary is published: its file, the candidates for its checksum, and whether it is in an archive."""
+    """Where one binary is published: its site, its file, the candidates for its checksum, and whether it is in an
+    archive."""
 
     def __init__(self, binary: Binary) -> None:
         kubernetes = os.environ.get("ATEPLACE_DOWNLOAD_KUBERNETES", "https://dl.k8s.io").rstrip("/")
         github = os.environ.get("ATEPLACE_DOWNLOAD_GITHUB", "https://github.com").rstrip("/")
         self.member = ""
+        self.site = github if binary.name in {"etcd", "kwok"} else kubernetes
         if binary.name == "etcd":
             base = f"{github}/etcd-io/etcd/releases/download/{ETCD}"
             stem = f"etcd-{ETCD}-{OS}-{ARCH}"
@@ -46,10 +52,11 @@ class Release:
 
 
 def download(binary: Binary, say: Say) -> None:
-    """Put one binary into the cache; raise LocalError, saying why, when it cannot be had or is not the right one."""
+    """Put one binary into the cache; raise LocalError, saying why, when it cannot be had or is not the right one, and
+    Silent when its site is of no use for others either."""
     release = Release(binary)
     if release.off:
-        raise LocalError(f"{binary.name}: downloads are off")
+        raise Silent(f"{binary.name}: downloads are off")
     try:
         with httpx.Client(timeout=httpx.Timeout(30.0, connect=PATIENCE), follow_redirects=True) as client:
             expected = _published(client, release)
@@ -63,6 +70,8 @@ def download(binary: Binary, say: Say) -> None:
                         part.write_bytes(inside.read())
                 else:
                     _write(part, _verified(client, release.url, expected, binary.name, say))
+    except httpx.TransportError as error:
+        raise Silent(f"{release.url}: {error or type(error).__name__}") from error
     except (httpx.HTTPError, httpx.InvalidURL, tarfile.TarError, KeyError) as error:
         raise LocalError(f"{release.url}: {error or type(error).__name__}") from error
 

@@ -6,46 +6,39 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 
 from ateplace.errors import LocalError
 from local import cache, versions
-from local.keeper import die_with_parent
+from local.keeper import Keeper
 from local.progress import Say, Ticker
 from local.versions import Binary
 
 MODULE = Path(__file__).parent / "gomod"
+LOOK_EVERY = 0.1
+"""Seconds between looks at a build."""
 
 
 def build(binary: Binary, go: Path, say: Say) -> None:
     """Put one binary into the cache; what Go has compiled before an interruption is not compiled again."""
     say(f"building {binary.name} from source (the first build takes about six minutes on two cores)")
     ticker = Ticker(say)
-    packages = 0
-    with cache.staged(binary.name) as part:
-        command = [str(go), "build", "-v", "-trimpath", "-ldflags", versions.linker_flags(), "-o", str(part)]
-        process = subprocess.Popen(
-            [*command, binary.package],
-            cwd=MODULE,
-            env=environment(),
-            text=True,
-            stderr=subprocess.PIPE,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - one thread
-        )
-        tail: list[str] = []
-        try:
-            for line in process.stderr or ():
-                tail = [*tail[-19:], line.rstrip()]
-                packages += 1
-                ticker(f"{binary.name}: {packages} packages fetched or compiled")
-            status = process.wait()
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
+    # A keeper runs it: whatever ends us ends Go's own children too, which compile for minutes.
+    with cache.staged(binary.name) as part, Keeper("ateplace-build-") as keeper:
+        log = keeper.directory / "go.log"
+        command = [str(go), "build", "-C", str(MODULE), "-v", "-trimpath", "-ldflags", versions.linker_flags()]
+        keeper.spawn("go", [*command, "-o", str(part.absolute()), binary.package], log, environment())
+        while (status := keeper.exit_code("go")) is None:
+            time.sleep(LOOK_EVERY)
+            ticker(f"{binary.name}: {len(_lines(log))} packages fetched or compiled")
         if status:
-            raise LocalError(f"`go build {binary.package}` failed:\n  " + "\n  ".join(tail[-8:]))
+            raise LocalError(f"`go build {binary.package}` failed:\n  " + "\n  ".join(_lines(log)[-8:]))
+
+
+def _lines(log: Path) -> list[str]:
+    return log.read_text("utf-8", "replace").splitlines()
 
 
 def environment() -> dict[str, str]:

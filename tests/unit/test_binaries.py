@@ -17,6 +17,7 @@ import pytest
 
 from local import versions
 from local.versions import BINARIES, ETCD, KUBERNETES, KWOK
+from tests.unit.sockets import until
 
 NAMES = sorted(binary.name for binary in BINARIES)
 CLOSED = "http://127.0.0.1:9"
@@ -29,6 +30,14 @@ echo some/package >&2
 printf half > "$out"
 sleep "${GO_SECONDS:-0}"
 printf whole > "$out"
+"""
+
+COMPILING_GO = """#!/bin/sh
+# Stands in for go with a compiler of its own at work.
+if [ "$1" = env ]; then echo go1.99.0; exit; fi
+sleep 600 &
+echo $! > "$COMPILER"
+wait
 """
 
 
@@ -152,8 +161,19 @@ def test_a_file_with_another_digest_is_never_used(machine: Machine) -> None:
         code, said = machine.run()
     assert code == 1
     assert "its sha256 is not the published one" in said
-    assert machine.cached() == {"etcd": "official etcd"}
+    assert "no control plane can be started here: kube-apiserver missing" in said
+    assert machine.cached() == {name: f"official {name}" for name in NAMES if name != "kube-apiserver"}
     assert machine.hidden() == []
+
+
+def test_a_site_that_does_not_answer_is_asked_once_and_the_other_one_is_used(machine: Machine) -> None:
+    machine.give_go()
+    with mirror(published()) as url:
+        machine.environment["ATEPLACE_DOWNLOAD_KUBERNETES"] = url
+        code, said = machine.run()
+    assert code == 0, said
+    here = {name: f"official {name}" for name in NAMES if name.startswith("kube")}
+    assert machine.cached() == here | {"etcd": "whole", "kwok": "whole"}
 
 
 def test_what_cannot_be_downloaded_is_built(machine: Machine) -> None:
@@ -202,17 +222,73 @@ def test_an_interrupted_build_leaves_whole_binaries_only_and_the_next_one_goes_o
     assert sum("/.etcd." in call for call in machine.calls.read_text().splitlines()) == 1
 
 
+def give(directory: Path, **versions: str) -> None:
+    """Binaries that do nothing but say which they are; `_` stands for `-` in their names."""
+    directory.mkdir()
+    for name, said in versions.items():
+        path = directory / name.replace("_", "-")
+        path.write_text(f"#!/bin/sh\necho '{said}'\n")
+        path.chmod(0o755)
+
+
 def test_given_directories_come_first_and_gaps_are_filled(machine: Machine, tmp_path: Path) -> None:
-    given = tmp_path / "given"
-    given.mkdir()
-    for name in ("etcd", "kube-apiserver", "kubectl"):
-        (given / name).write_text("given")
-        (given / name).chmod(0o755)
-    machine.environment["KUBEBUILDER_ASSETS"] = str(given)
+    give(
+        tmp_path / "given",
+        etcd=f"etcd Version: {ETCD[1:]}",
+        kube_apiserver=f"Kubernetes {KUBERNETES}",
+        kubectl=f"Client Version: {KUBERNETES}",
+    )
+    machine.environment["KUBEBUILDER_ASSETS"] = str(tmp_path / "given")
     machine.give_go()
     code, said = machine.run()
     assert code == 0, said
     assert sorted(machine.cached()) == ["kube-controller-manager", "kube-scheduler", "kwok"]
+    assert "is not used" not in said
+
+
+def test_what_is_given_in_another_version_is_not_used_and_that_is_said(machine: Machine, tmp_path: Path) -> None:
+    wanted = KUBERNETES[1:].rpartition(".")[0]
+    give(tmp_path / "old", kube_apiserver="Kubernetes v1.29.4", etcd="nothing")
+    give(tmp_path / "good", kube_apiserver=f"Kubernetes v{wanted}.99")
+    old, good = str(tmp_path / "old"), str(tmp_path / "good")
+    machine.environment |= {"ATEPLACE_CONTROL_PLANE_BIN": old, "KUBEBUILDER_ASSETS": good}
+    machine.give_go()
+    code, said = machine.run()
+    assert code == 0, said
+    assert f"{old}/kube-apiserver is not used: it is version 1.29.4, and {wanted} is needed" in said
+    assert f"{old}/etcd is not used: it says no version when asked" in said
+    assert sorted(machine.cached()) == ["etcd", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"]
+
+
+def test_a_cache_that_cannot_be_written_is_said_so(machine: Machine) -> None:
+    machine.cache.write_text("a file, not a directory")
+    machine.give_go()
+    code, said = machine.run()
+    assert code == 1
+    assert "Traceback" not in said
+    assert f"the cache in {machine.cache} cannot be used" in said and "ATEPLACE_CACHE" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_what_go_has_started_ends_with_us(machine: Machine, tmp_path: Path, number: signal.Signals) -> None:
+    machine.give_go()
+    (machine.path / "go").write_text(COMPILING_GO)
+    machine.environment["COMPILER"] = str(tmp_path / "pid")
+    process = machine.start()
+    assert until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"), 30)
+    compiler = Path("/proc") / (tmp_path / "pid").read_text().strip()
+    assert not ended(compiler)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert until(lambda: ended(compiler))
+
+
+def ended(process: Path) -> bool:
+    """Gone, or only waiting for somebody to notice."""
+    try:
+        return ") Z " in (process / "stat").read_text()
+    except OSError:
+        return True
 
 
 def test_where_nothing_can_work_one_message_says_what_to_do(machine: Machine) -> None:
