@@ -77,7 +77,7 @@ SCENARIO = (
 def play(nodes: int, once: bool) -> int:
     """Bring everything up, show it, and play the scenario; the exit code."""
     if not OVERLAY.exists():
-        raise LocalError("`ateplace up` needs the manifests in deploy/: run it in a checkout")
+        raise LocalError("`ateplace up` needs the manifests in deploy/, which are not beside this package")
     began = time.monotonic()
     with ExitStack() as stack:
         plane = stack.enter_context(ControlPlane(nodes=nodes, start_delay=0.5, say=say))
@@ -146,16 +146,15 @@ def _live(plane: ControlPlane, installed: Installation) -> None:
     try:
         with Live(console=console, auto_refresh=False, transient=True) if not plain else ExitStack() as live:
             while True:
+                fresh: list[str] = []
                 if moments and time.monotonic() - began > moments[0][0]:
-                    step = moments.pop(0)[1]
-                    told.append(f"» {step.what}")
-                    step.act(plane)
+                    fresh += attempt(moments.pop(0)[1], plane)
                 try:
                     now = picture.take(plane.api)
                 except (httpx.HTTPError, ApiError) as error:
-                    told.append(f"! {error}")
+                    fresh.append(f"! {error}")
                     now = last
-                fresh = picture.changes(last, now)
+                fresh += picture.changes(last, now)
                 told.extend(fresh)
                 last = now
                 if isinstance(live, Live):
@@ -166,6 +165,15 @@ def _live(plane: ControlPlane, installed: Installation) -> None:
                 time.sleep(0.4)
     except KeyboardInterrupt:
         say("stopping everything")
+
+
+def attempt(step: Step, plane: ControlPlane) -> list[str]:
+    """Take a step and tell of it. It may be impossible by now: whoever watches has a hand in this cluster too."""
+    try:
+        step.act(plane)
+    except (httpx.HTTPError, ApiError) as error:
+        return [f"» {step.what}: not done, {error}"]
+    return [f"» {step.what}"]
 
 
 def _header(plane: ControlPlane, installed: Installation) -> Group:
