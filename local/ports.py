@@ -1,7 +1,8 @@
 """Ports and loopback networks that are ours for as long as we hold them.
 
-A reserved port is bound, not listened on, with SO_REUSEPORT. The Kubernetes binaries and etcd can share a port in
-that way, nobody else can take it in between, and the kernel frees it with our process.
+A reserved port is bound, not listened on, with SO_REUSEPORT and SO_REUSEADDR. The Kubernetes binaries and etcd can
+share a port by the one, our own servers by the other; nobody else is given it in between, and the kernel frees it with
+our process.
 """
 
 import errno
@@ -23,6 +24,7 @@ class Reservations:
         """A free port on 127.0.0.1."""
         held = socket.socket()
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
         self._held.append(held)
         return int(held.getsockname()[1])

@@ -6,7 +6,6 @@ For tests and benchmarks that want these two and nothing else of ateplace: pods 
 import itertools
 import json
 import signal
-import socket
 import ssl
 import threading
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from certs import files
 from certs.authority import Use, Wanted, issue, make_authority
 from local.api import Object
 from local.plane import ControlPlane
+from local.ports import Reservations
 from local.program import ateplace
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -58,6 +58,7 @@ class Scheduling:
         self._settings = settings
         self.directory = plane.directory / "scheduling"
         self._alternator: Alternator | None = None
+        self._reservations = Reservations()
         self.pids: dict[int, int] = {}
         self.ports: list[int] = []
         self.health: list[int] = []
@@ -72,8 +73,8 @@ class Scheduling:
         account = f"{names.NAMESPACE}/{names.EXTENDER_SERVICE}"
         self.kubeconfig = self.plane.kubeconfig_for(service_account=account)
         for number in range(self.replicas):
-            self.ports.append(_free_port())
-            self.health.append(_free_port())
+            self.ports.append(self._reservations.port())
+            self.health.append(self._reservations.port())
             self.start(number)
         self.wait_ready()
         if self.replicas > 1:
@@ -87,6 +88,7 @@ class Scheduling:
             self.kill(number)
         if self._alternator:
             self._alternator.close()
+        self._reservations.release()
 
     def start(self, number: int = 0) -> None:
         """Start a replica (again)."""
@@ -224,13 +226,6 @@ class Alternator:
         self._server.server_close()
         for client in self._clients:
             client.close()
-
-
-def _free_port() -> int:
-    """Not reserved: our own servers do not share ports."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _context(directory: Path) -> ssl.SSLContext:

@@ -2,9 +2,9 @@
 
 import json
 import re
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,17 @@ def test_a_command_that_prints_data_prints_json_too(name: str) -> None:
     assert any("-o" in option.opts for option in COMMANDS[name].params)
 
 
+def children() -> float:
+    """Seconds of a processor that our ended children took."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_lists_everything_quickly() -> None:
-    began = time.process_time()
+    began = children()
     done = run("--help")
     assert done.returncode == 0
-    assert time.process_time() - began < 5
+    assert children() - began < 10, "seconds of a processor, however busy the machine is"
     for name in COMMANDS:
         assert name.split(" ")[0] in done.stdout
 

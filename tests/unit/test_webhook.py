@@ -5,16 +5,20 @@ import base64
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ateplace import errors, metrics, names
 from ateplace.serve import Limits
 from tests.unit.reviews import POOL_UID, UID, FixedPools, applied, patch, pod, review, rules
 from tests.unit.sockets import Answer, Running, Tls, answer, closed, request, serving
 from webhook.app import application
+from webhook.pools import PATIENCE
 
+ROOT = Path(__file__).parents[2]
 TLS = Tls()
 LIMITS = Limits(body_bytes=4 * 1024 * 1024)
 
@@ -332,3 +336,21 @@ def test_many_connections_are_answered_at_once(running: Running) -> None:
         return await asyncio.gather(*(client() for _ in range(40)))
 
     assert asyncio.run(clients()) == [10] * 40
+
+
+def test_the_registration_is_what_our_answers_are_made_for() -> None:
+    """Each is a promise elsewhere: the time of a direct look at a pool is less than the API server's, a second
+    invocation would be for nothing, a pod asked for in another version of its API is still one, and a dry run writes
+    nothing."""
+    (configuration,) = yaml.safe_load_all((ROOT / "deploy" / "base" / "webhook-configuration.yaml").read_text())
+    (hook,) = configuration["webhooks"]
+    pinned = {
+        "timeoutSeconds": 5,
+        "reinvocationPolicy": "Never",
+        "matchPolicy": "Equivalent",
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    assert {key: hook[key] for key in pinned} == pinned
+    assert hook["timeoutSeconds"] > PATIENCE
