@@ -1,7 +1,8 @@
 """A Service's address, as kube-proxy makes it: each connection goes to one of the pods that are ready.
 
 Chosen per connection and never again: a connection stays where it is until one side closes it, and one that cannot be
-made fails for the client as well. What changes is who is ready, found out by asking, as a kubelet does.
+made fails for the client as well. What changes is who is ready, found out by asking, as a kubelet does; and a pod that
+is told to end is not, whatever it says, as soon as the cluster has passed that on.
 """
 
 import asyncio
@@ -30,6 +31,7 @@ class Balancer:
         self._health_port = health_port
         self._pods: dict[str, bool] = {}
         self._silent: Counter[str] = Counter()
+        self._ending: set[str] = set()
         self._turns = itertools.count()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -45,9 +47,14 @@ class Balancer:
         """Ask the pod at this address whether it is ready, from now on."""
         self._pods[pod] = False
 
+    def end(self, pod: str) -> None:
+        """It is told to end: send nothing there from the next look on, when EndpointSlices would say so."""
+        self._ending.add(pod)
+
     def remove(self, pod: str) -> None:
         """Send nothing there any more; its connections stay."""
         self._pods.pop(pod, None)
+        self._ending.discard(pod)
 
     def ready(self) -> list[str]:
         """Where a connection may go now."""
@@ -78,7 +85,7 @@ class Balancer:
             answers = await asyncio.gather(*(self._ask(pod) for pod in pods))
             for pod, ready in zip(pods, answers, strict=True):
                 if pod in self._pods:
-                    self._pods[pod] = ready
+                    self._pods[pod] = ready and pod not in self._ending
             await asyncio.sleep(PROBE_EVERY)
 
     async def _ask(self, pod: str) -> bool:

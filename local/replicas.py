@@ -68,6 +68,7 @@ class ReplicatedInstallation(Installation):
                 self._add(role)
                 stopped.append(ending.submit(pod.stop))
                 if balancer := self._balancers.get(role):
+                    balancer.end(pod.address)
                     self.plane.wait(lambda pod=pod: pod.address not in balancer.ready(), why="the end to be noticed")  # type: ignore[misc]
                     balancer.remove(pod.address)
                 del self.pods[name]
