@@ -90,6 +90,10 @@ class Node(Struct, gc=False):
     reading: Reading | None = None
     claims: int = 0
     """How many tenants have a claim."""
+    own: bool = False
+    """Whether this process opened it, and nobody else has claimed it since: then all picks for it are known here."""
+    wrote: dict[str, str] = field(default_factory=dict)
+    """Pool UID to the value that this process last sent, while it opens the node or is its own."""
 
     def warmth(self) -> Warmth:
         if not self.claims:

@@ -29,11 +29,13 @@ Rules that everything else leans on:
   a pool in another namespace is forged, and belongs to none: pools are nobody's outside their namespace.
 - A node's events are ordered by resourceVersion, so an event older than an acknowledged write cannot undo it; another
   uid under the same name is another node, about which nothing that was written or read before is true.
+- A node is our own while this process opened it and every claim on it is one that this process wrote. Others keep off
+  such a node until its atelet is there (`extender.rules`), so all that is on its way to it is among our picks.
 - Every verb is O(1) in the number of nodes, pods and pools, except those about a whole node or pool (node_gone,
   pool_seen, pool_gone), which are linear in what that node or pool has. Entries go when nothing speaks for them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import Final
 
@@ -59,6 +61,8 @@ class Ledger:
         """Nodes with at least one claim."""
         self.attempts: dict[str, Attempt] = {}
         """By pod UID, oldest first."""
+        self.adrift = Node("")
+        """What unbound pods without a pick of ours count for: another process may have answered any of them."""
         self._named: dict[tuple[str, str], str] = {}
         self._unlabelled: dict[tuple[str, str], set[str]] = {}
         self._adopted: dict[str, str] = {}
@@ -82,6 +86,8 @@ class Ledger:
             self._disown(node, now)
         node.record = record
         node.room = dict(record.allocatable)
+        if node.own and not self.is_ours(record.name, record.claims):
+            self._share(node)
         for pool, tenant in list(node.tenants.items()):
             if pool not in record.claims:
                 if tenant.value is not None and record.version >= tenant.version:
@@ -179,10 +185,29 @@ class Ledger:
 
     # What we did.
 
+    def sending(self, name: str, pool_uid: str, value: str, *, opening: bool) -> None:
+        """This process is about to write a claim: what it says, to tell it from what others write.
+
+        `opening`: the write is refused unless the node has no claim of anybody's.
+        """
+        node = self.nodes.get(name)
+        if node and (opening or node.own):
+            node.wrote[pool_uid] = value
+
     def acknowledge(
-        self, name: str, node_uid: str, pool_uid: str, *, value: str, version: int, sent: float, now: float
+        self,
+        name: str,
+        node_uid: str,
+        pool_uid: str,
+        *,
+        value: str,
+        version: int,
+        sent: float,
+        now: float,
+        opened: bool = False,
     ) -> None:
-        """The API server took a write of the claim (and the label) that was sent at `sent`."""
+        """The API server took a write of the claim (and the label) that was sent at `sent`. `opened`: there was no
+        claim on the node before it."""
         node = self.nodes.get(name)
         if node is None or node.record is None or node.record.uid != node_uid:
             return
@@ -193,6 +218,8 @@ class Ledger:
             if tenant.value != value and node.record.version < version:
                 self._set_claim(node, pool_uid, tenant, value, now)
             tenant.sent, tenant.version = max(tenant.sent, sent), version
+        if opened and (node.record.version < version or self.is_ours(name, node.record.claims)):
+            node.own = True
         self._tell_node(name)
 
     def read(self, name: str, node_uid: str, reading: Reading) -> None:
@@ -216,7 +243,7 @@ class Ledger:
         self._expire(now)
         attempt = self.attempts.pop(pod_uid, None)
         if attempt:
-            self._uncount(attempt)
+            self._uncount(pod_uid, attempt)
         pod = self.pods.get(pod_uid)
         if pod and pod.node:
             return
@@ -227,12 +254,14 @@ class Ledger:
         self._tenant(node, pool_uid).picks += 1
         self._pool(pool_uid).picks += 1
         node.load(shape, placeholder=placeholder, times=1)
+        if pod:
+            self._drift(pod, -1)
 
     def forget(self, pod_uid: str) -> None:
         """The pick was not answered after all."""
         attempt = self.attempts.get(pod_uid)
         if attempt and attempt.avoid:
-            self._uncount(attempt)
+            self._uncount(pod_uid, attempt)
             attempt.node = ""
         elif attempt:
             self._unpick(pod_uid, attempt)
@@ -242,7 +271,7 @@ class Ledger:
         attempt = self.attempts.get(pod_uid)
         if attempt and attempt.node:
             attempt.avoid = (*(name for name in attempt.avoid if name != attempt.node), attempt.node)[-AVOIDED:]
-            self._uncount(attempt)
+            self._uncount(pod_uid, attempt)
             attempt.node = ""
 
     # Questions.
@@ -261,6 +290,19 @@ class Ledger:
         pool = self.pools.get(record.pool_uid)
         known = pool.record if pool else None
         return "" if known and known.namespace != record.namespace else record.pool_uid
+
+    def is_ours(self, name: str, claims: Mapping[str, str]) -> bool:
+        """Whether each of a node's claims says what this process wrote there, last or (while it is ours) before."""
+        node = self.nodes.get(name)
+        return node is not None and all(
+            value == node.wrote.get(pool) or (node.own and pool in node.tenants and value == node.tenants[pool].value)
+            for pool, value in claims.items()
+        )
+
+    def is_adrift(self, pod_uid: str) -> bool:
+        """Whether the pod is one of those that `adrift` counts."""
+        pod = self.pods.get(pod_uid)
+        return pod is not None and not pod.node and not self._picked(pod_uid)
 
     def live(self, name: str, pool_uid: str) -> int:
         """How many pods hold (or would hold) this pool's claim on that node."""
@@ -354,12 +396,14 @@ class Ledger:
             self.claimed[node.name] = node
         else:
             self.claimed.pop(node.name, None)
+            self._share(node)
             node.review_atelets(now)
         self._tell_pool(pool_uid)
 
     def _disown(self, node: Node, now: float) -> None:
         """The Node object is gone: its claims, our writes to it and what we read about it went with it."""
         node.reading = None
+        self._share(node)
         for pool, tenant in list(node.tenants.items()):
             if tenant.value is not None:
                 self._set_claim(node, pool, tenant, None, now)
@@ -374,6 +418,8 @@ class Ledger:
             self._adopted[record.uid] = pool_uid
         if record.node:
             self._node(record.node).load(record.shape, placeholder=record.placeholder, times=1)
+        elif not self._picked(record.uid):
+            self._drift(record, 1)
         self._join(record, pool_uid)
 
     def _unfile(self, record: PodRecord, now: float) -> None:
@@ -391,6 +437,8 @@ class Ledger:
             node = self.nodes[record.node]
             node.load(record.shape, placeholder=record.placeholder, times=-1)
             self._drop_node(node)
+        elif not self._picked(record.uid):
+            self._drift(record, -1)
 
     def _join(self, record: PodRecord, pool_uid: str) -> None:
         if not pool_uid:
@@ -450,11 +498,14 @@ class Ledger:
 
     def _unpick(self, pod_uid: str, attempt: Attempt) -> None:
         del self.attempts[pod_uid]
-        self._uncount(attempt)
+        self._uncount(pod_uid, attempt)
 
-    def _uncount(self, attempt: Attempt) -> None:
+    def _uncount(self, pod_uid: str, attempt: Attempt) -> None:
         if not attempt.node:
             return
+        pod = self.pods.get(pod_uid)
+        if pod and not pod.node:
+            self._drift(pod, 1)
         node = self.nodes[attempt.node]
         pool = self.pools[attempt.pool]
         tenant = node.tenants[attempt.pool]
@@ -464,6 +515,17 @@ class Ledger:
         self._drop_tenant(node, attempt.pool, tenant)
         self._drop_pool(pool)
         self._drop_node(node)
+
+    def _picked(self, pod_uid: str) -> bool:
+        attempt = self.attempts.get(pod_uid)
+        return attempt is not None and bool(attempt.node)
+
+    def _drift(self, pod: PodRecord, times: int) -> None:
+        self.adrift.load(pod.shape, placeholder=pod.placeholder, times=times)
+
+    def _share(self, node: Node) -> None:
+        node.own = False
+        node.wrote.clear()
 
     def _expire(self, now: float) -> None:
         while self.attempts:

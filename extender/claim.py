@@ -6,7 +6,8 @@
     ahead    open or touch without waiting, for the pods that come next
 
 The patch carries the Node's uid, so that a Node recreated under its name is refused by the API server; it never
-creates anything, and it is idempotent. When its outcome is unknown we read the Node: either our very value is there,
+creates anything, and it is idempotent. One that opens a node carries the version in which nobody had claimed it, so
+that of two replicas only one opens it. When its outcome is unknown we read the Node: either our very value is there,
 with the label, or it is sent again, as long as the caller's deadline allows.
 """
 
@@ -83,19 +84,24 @@ class Claims:
 
     def _write(self, node: Node, pool: str) -> asyncio.Task[None]:
         key = (node.name, pool)
-        return _single(self._writes, key, lambda: self._patch(node.name, node.record.uid if node.record else "", pool))
+        uid, version = (node.record.uid, node.record.version) if node.record else ("", 0)
+        return _single(self._writes, key, lambda: self._patch(node.name, uid, pool, 0 if node.claims else version))
 
     def _read(self, node: Node) -> asyncio.Task[None]:
         return _single(self._reads, node.name, lambda: self._list(node.name, node.record.uid if node.record else ""))
 
-    async def _patch(self, name: str, uid: str, pool: str) -> None:
+    async def _patch(self, name: str, uid: str, pool: str, unclaimed: int) -> None:
+        """`unclaimed`: the version of the Node in which it has no claim; the write is then refused on any other, so
+        that of two replicas only one opens it. 0: it has one."""
         path = f"/api/v1/nodes/{quote(name)}"
+        within = min(ATTEMPT_SECONDS, self._deadline)
         value = claiming.value()
-        body = {"metadata": claiming.claims(uid, (pool,), value)}
+        meta = claiming.claims(uid, (pool,), value)
         for attempt in range(ATTEMPTS):
             sent = time.monotonic()
+            body = {"metadata": {**meta, "resourceVersion": str(unclaimed)} if unclaimed else meta}
+            self._ledger.sending(name, pool, value, opening=unclaimed > 0)
             try:
-                within = min(ATTEMPT_SECONDS, self._deadline)
                 written = await self._kube.patch(path, body, Written, query=claiming.MANAGER, deadline=within)
             except errors.TooManyRequests:
                 metrics.CLAIMS.labels("throttled").inc()
@@ -105,14 +111,21 @@ class Claims:
                 log.info(
                     "claim's outcome is unknown, looking", extra={"node": name, "pool": pool, "reason": str(error)}
                 )
-                written = await self._kube.get(path, Written, deadline=min(ATTEMPT_SECONDS, self._deadline))
-                meta = written.metadata
-                there = meta.uid == uid and meta.annotation(names.claim_key(pool)) == value
-                if not there or meta.label(names.NODE_LABEL) != "true":
+                written = await self._kube.get(path, Written, deadline=within)
+                found = written.metadata
+                there = found.uid == uid and found.annotation(names.claim_key(pool)) == value
+                if not there or found.label(names.NODE_LABEL) != "true":
                     if attempt == ATTEMPTS - 1:
                         raise
                     continue
-            except errors.Refused:
+            except errors.Refused as error:
+                if unclaimed and attempt < ATTEMPTS - 1 and isinstance(error, errors.Conflict):
+                    # It has changed since: somebody has claimed it, we for another pool, or it is only its status.
+                    found = (await self._kube.get(path, Written, deadline=within)).metadata
+                    claimed = _claimed(found)
+                    if found.uid == uid and self._ledger.is_ours(name, claimed):
+                        unclaimed = 0 if claimed else int(found.resource_version or 0)
+                        continue
                 metrics.CLAIMS.labels("refused").inc()
                 raise
             break
@@ -125,6 +138,7 @@ class Claims:
             version=int(written.metadata.resource_version or 0),
             sent=sent,
             now=time.monotonic(),
+            opened=unclaimed > 0,
         )
         log.debug("claimed", extra={"node": name, "pool": pool})
 
@@ -151,6 +165,12 @@ class Claims:
             owner.kind == "DaemonSet" and owner.name == self._substrate.atelet_daemonset
             for owner in meta.owner_references or ()
         )
+
+
+def _claimed(meta: Metadata) -> dict[str, str]:
+    return {
+        pool: value for key, value in (meta.annotations or {}).items() if (pool := names.claimed_pool(key)) is not None
+    }
 
 
 def _single(

@@ -31,6 +31,8 @@ NO_ROOM: Final = "no room beside atelet"
 NO_SLOT: Final = "no pod slot beside atelet"
 PORT_TAKEN: Final = "another pod has atelet's host port"
 HELD_BACK: Final = "held back for placeholders on a warm node"
+COMING: Final = "atelet is not there yet, and more pods may be on their way"
+"""Passes by itself: with the atelet, or when the other pods are bound."""
 UNCLAIMED: Final = "its claim was refused"
 
 
@@ -99,6 +101,9 @@ def no_room(case: Case, node: Node, freed: Mapping[str, int] | None = None) -> s
     let the pod pass. What strangers take is known for a while after the node was opened; without that, the check is
     only what is certain. Once atelet is there, placeholders do not count against an ateom: their room is meant for it,
     and those that were just preempted may still be in our books. `freed` is what victims would give back.
+
+    All this needs to know every pick. On a node that another process may have sent pods to, everything that might be
+    on its way there counts, until its atelet is there.
     """
     demand, template, record = case.demand, case.template, node.record
     if record is None:
@@ -129,7 +134,33 @@ def no_room(case: Case, node: Node, freed: Mapping[str, int] | None = None) -> s
             taken = used.get(name, 0) - node.reserved.get(name, 0) + atelet.get(name, 0) + counted.get(name, 0)
             if taken > allocatable.get(name, 0):
                 return PACKED
-    return ""
+    return COMING if foreign(node) and not _room_for_all(case, node, freed, reading) else ""
+
+
+def foreign(node: Node) -> bool:
+    """Whether another process may have sent pods there that the room for atelet must be counted with.
+
+    Once atelet is Ready the scheduler has long seen it bound, and counts it with everything that it has assumed.
+    """
+    return not node.own and not node.atelet_ready and node.claims > 0
+
+
+def _room_for_all(case: Case, node: Node, freed: Mapping[str, int], reading: Reading | None) -> bool:
+    """Whether atelet has its room there even if every pod that this process knows no pick of is on its way there.
+
+    Who else answers for this node knows no more than we do, and what we answer is unknown there until it is bound; but
+    all pods that can be answered meanwhile are among those counted here, and the touch that goes with our
+    answer tells the other one that the node is not its own any more.
+    """
+    adrift, record = case.ledger.adrift, node.record
+    itself = 0 if case.ledger.is_adrift(case.demand.uid) else 1
+    counted, others = dict(case.demand.shape.counted), dict(reading.used) if reading else {}
+    for name, amount in case.template.requests:
+        taken = node.used.get(name, 0) + adrift.used.get(name, 0) + others.get(name, 0) - freed.get(name, 0)
+        if taken + itself * counted.get(name, 0) + amount > node.room.get(name, 0):
+            return False
+    slots = node.pods + adrift.pods + (reading.pods if reading else 0) - freed.get(PODS, 0)
+    return record is not None and slots + itself + 1 <= record.slots
 
 
 def capacity(case: Case, node: Node) -> int:
@@ -164,10 +195,11 @@ def claims(case: Case) -> bool:
 
 
 def answerable(case: Case, node: Node) -> bool:
-    """The reply rule (`Ledger.answerable`), in full where the settings allow it; else only what we wrote ourselves."""
+    """The reply rule (`Ledger.answerable`), in full where the settings allow it; else only what we wrote ourselves, and
+    so on a node that another process may be filling, which learns by the write that it is not alone."""
     if not claims(case):
         return True
-    if case.rules.trust_held:
+    if case.rules.trust_held and not foreign(node):
         return case.ledger.answerable(node.name, case.demand.pool, case.now, case.rules.window)
     tenant = node.tenants.get(case.demand.pool)
     return tenant is not None and tenant.value is not None and case.now - tenant.sent < case.rules.window

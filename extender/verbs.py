@@ -28,7 +28,7 @@ from extender.demand import Demand, demand
 from extender.filter import Choice, choose, refusals
 from extender.hold import Hold
 from extender.promises import Promises
-from extender.rules import HELD_BACK, Case, Rules, answerable, claims, current_reading, drop, no_room
+from extender.rules import COMING, HELD_BACK, Case, Rules, answerable, claims, current_reading, drop, no_room
 from extender.score import scores
 from extender.spread import Names as Sent
 from extender.wire import (
@@ -257,6 +257,8 @@ class Verbs:
     def _refuse(self, case: Case, record: PodRecord, sent: Names, *, hold: bool) -> FilterResult:
         case.ledger.forget(case.demand.uid)
         reasons = refusals(case, dict.fromkeys(sent.all()), hold=hold)
+        if COMING in reasons.values():
+            raise Unfit(COMING)  # no reason to preempt anybody: it passes by itself
         metrics.CALLS.labels("filter", "refused").inc()
         for reason, count in Counter(reasons.values()).items():
             metrics.DROPPED.labels(reason).inc(count)

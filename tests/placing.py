@@ -1,15 +1,23 @@
 """What the tests of placement share: ateoms for nodes of their own, and where they went."""
 
+import contextlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
+
 from ateplace import names
+from ateplace.model import PodSpec
+from ateplace.resources import CPU, MEMORY, requests, total
 from local import ApiError, ControlPlane
 from local.api import Object
 from local.scheduling import pool_pod
 
 OWNER = "tests.example/owner"
 """On a test's nodes, with its namespace: pods of a test before may still be waiting, and must not come here."""
+ATELET = {"requests": {"cpu": "500m", "memory": "512Mi"}}
+DAEMONSET = "/apis/apps/v1/namespaces/ate-system/daemonsets/atelet"
 
 
 def ateom(pool: Object, name: str, **spec: Any) -> Object:
@@ -63,3 +71,45 @@ def claims(plane: ControlPlane, node: str) -> dict[str, str]:
     found = {key: value for key, value in meta.get("annotations", {}).items() if names.claimed_pool(key) is not None}
     assert (meta["labels"].get(names.NODE_LABEL) == "true") == bool(found)
     return found
+
+
+def patch_atelet(plane: ControlPlane, **spec: Any) -> None:
+    plane.api.patch(DAEMONSET, {"spec": {"template": {"spec": spec}}})
+
+
+@contextlib.contextmanager
+def atelet_with_requests(plane: ControlPlane) -> Iterator[None]:
+    """Half a CPU goes to atelet on every node, from `with` to its end."""
+    containers = plane.api.get(DAEMONSET)["spec"]["template"]["spec"]["containers"]
+    patch_atelet(plane, containers=[{**container, "resources": ATELET} for container in containers])
+    try:
+        yield
+    finally:
+        patch_atelet(plane, containers=containers)
+
+
+def ready_atelets(plane: ControlPlane, wanted: list[str]) -> None:
+    """Wait until atelet is Ready on every one of these nodes."""
+
+    def ready() -> bool:
+        pods = plane.api.list("/api/v1/namespaces/ate-system/pods")
+        there = {
+            pod["spec"].get("nodeName")
+            for pod in pods
+            if any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", ()))
+        }
+        missing = set(wanted) - there
+        assert not missing, f"no Ready atelet on {sorted(missing)}"
+        return True
+
+    plane.wait(ready, timeout=60, why="atelet on every claimed node")
+
+
+def within_allocatable(plane: ControlPlane, wanted: list[str]) -> None:
+    """What a kubelet would check and KWOK does not: a node's pods ask for no more than it has, and are not too many."""
+    for name in wanted:
+        pods = plane.api.list("/api/v1/pods", fieldSelector=f"spec.nodeName={name}")
+        asked = total(requests(msgspec.convert(pod["spec"], PodSpec)) for pod in pods)
+        has = plane.api.get(f"/api/v1/nodes/{name}")["status"]["allocatable"]
+        assert asked[CPU] <= 1000 * int(has["cpu"]) and asked[MEMORY] <= int(has["memory"].removesuffix("Gi")) * 2**30
+        assert len(pods) <= int(has["pods"])

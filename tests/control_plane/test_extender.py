@@ -6,45 +6,45 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
 from ateplace import names
-from ateplace.model import PodSpec
-from ateplace.resources import CPU, MEMORY, requests, total
 from bench.recorder import cpu_seconds
 from extender import rules as why
 from local import ControlPlane, substrate
 from local.api import Object
 from local.scheduling import Scheduling, pool_pod
-from tests.placing import OWNER, ateom, claims, create, priority_class, where
+from tests.placing import (
+    DAEMONSET,
+    OWNER,
+    atelet_with_requests,
+    ateom,
+    claims,
+    create,
+    patch_atelet,
+    priority_class,
+    ready_atelets,
+    where,
+    within_allocatable,
+)
 
 Nodes = Callable[..., list[str]]
-ATELET = {"requests": {"cpu": "500m", "memory": "512Mi"}}
 OWN = "of-its-own"
-DAEMONSET = "/apis/apps/v1/namespaces/ate-system/daemonsets/atelet"
 
 
 @pytest.fixture(scope="module")
 def rig(plane: ControlPlane) -> Iterator[Scheduling]:
     """Half a CPU goes to atelet on every node."""
     substrate.install(plane, controller=False)
-    containers = plane.api.get(DAEMONSET)["spec"]["template"]["spec"]["containers"]
-    with Scheduling(plane) as running:
-        patch_atelet(plane, containers=[{**container, "resources": ATELET} for container in containers])
+    with Scheduling(plane) as running, atelet_with_requests(plane):
         running.restart()
         yield running
-    patch_atelet(plane, containers=containers)
 
 
 @pytest.fixture
 def nodes(nodes: Nodes, namespace: str) -> Nodes:
     """Nodes that only this test's pods want: those of a test before may still be waiting."""
     return lambda count, labels=None, **options: nodes(count, labels={OWNER: namespace, **(labels or {})}, **options)
-
-
-def patch_atelet(plane: ControlPlane, **spec: Any) -> None:
-    plane.api.patch(DAEMONSET, {"spec": {"template": {"spec": spec}}})
 
 
 def message(plane: ControlPlane, namespace: str, pod: str) -> str:
@@ -252,33 +252,6 @@ def test_nodes_that_others_have_filled_are_looked_at_before_they_are_claimed(
     assert where(plane, namespace, 13)["p"] == roomy
     assert [node for node in tight if claims(plane, node)] == tight[:1], "only the first, which nobody had looked at"
     rig.restart()  # it is wary for minutes, and the tests that follow count its patches
-
-
-def ready_atelets(plane: ControlPlane, wanted: list[str]) -> None:
-    """Wait until atelet is Ready on every one of these nodes."""
-
-    def ready() -> bool:
-        pods = plane.api.list("/api/v1/namespaces/ate-system/pods")
-        there = {
-            pod["spec"].get("nodeName")
-            for pod in pods
-            if any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", ()))
-        }
-        missing = set(wanted) - there
-        assert not missing, f"no Ready atelet on {sorted(missing)}"
-        return True
-
-    plane.wait(ready, timeout=60, why="atelet on every claimed node")
-
-
-def within_allocatable(plane: ControlPlane, wanted: list[str]) -> None:
-    """What a kubelet would check and KWOK does not: a node's pods ask for no more than it has, and are not too many."""
-    for name in wanted:
-        pods = plane.api.list("/api/v1/pods", fieldSelector=f"spec.nodeName={name}")
-        asked = total(requests(msgspec.convert(pod["spec"], PodSpec)) for pod in pods)
-        has = plane.api.get(f"/api/v1/nodes/{name}")["status"]["allocatable"]
-        assert asked[CPU] <= 1000 * int(has["cpu"]) and asked[MEMORY] <= int(has["memory"].removesuffix("Gi")) * 2**30
-        assert len(pods) <= int(has["pods"])
 
 
 def test_what_other_pods_take_is_read_before_a_node_is_filled(

@@ -4,6 +4,7 @@ import random
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,16 @@ from local.api import Object
 from local.scheduling import Scheduling
 from local.witness import Witness
 from tests.faults.meddler import Fate, Meddler, only
-from tests.placing import OWNER, ateom, claims, create, where
+from tests.placing import (
+    OWNER,
+    atelet_with_requests,
+    ateom,
+    claims,
+    create,
+    ready_atelets,
+    where,
+    within_allocatable,
+)
 from tests.reconciling import Reconciler
 
 Nodes = Callable[..., list[str]]
@@ -82,6 +92,21 @@ def test_two_replicas_with_alternating_calls_pack_as_one(
         assert witness.violations() == []
         assert all(rig.metric("ateplace_extender_calls_total", number, verb="filter") for number in (0, 1))
         assert len(set(found.values())) <= 6, "100 × 400m on nodes of 8 CPUs: five, and one more"
+
+
+@pytest.mark.parametrize("spare", [0, 4])
+def test_two_replicas_leave_room_for_atelet_on_nodes_that_are_filled_exactly(
+    plane: ControlPlane, pool: Object, namespace: str, nodes: Nodes, spare: int
+) -> None:
+    """Neither sees the other's picks before they are bound, and the scheduler does not count an atelet that is not."""
+    nodes(4 + spare, cpu="8")
+    with atelet_with_requests(plane), Scheduling(plane, replicas=2) as rig:
+        create(plane, [ateom(pool, f"p{n}", requests={"cpu": "500m", "memory": "64Mi"}) for n in range(60)])
+        used = Counter(where(plane, namespace, 60, timeout=120).values())
+        assert all(rig.metric("ateplace_extender_calls_total", number, verb="filter") for number in (0, 1))
+        assert max(used.values()) <= 15 and len(used) <= 5, f"7.5 CPUs of 8 each, and one node more: {used}"
+        ready_atelets(plane, list(used))
+        within_allocatable(plane, list(used))
 
 
 @pytest.fixture

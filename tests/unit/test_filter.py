@@ -252,7 +252,7 @@ def test_nodes_are_claimed_ahead_by_need_and_within_the_setting(pending: int, ex
 def test_what_is_open_and_unused_counts_as_claimed_ahead(open_already: int, expected: list[str]) -> None:
     decided = burst(1000)
     for name in NAMES[1 : open_already + 1]:
-        decided.ledger.acknowledge(name, f"{name}-uid", "A", value="t", version=2, sent=0, now=0)
+        opened(decided.ledger, name)
     assert ahead(decided, NAMES) == expected
 
 
@@ -316,3 +316,72 @@ def test_memory_counts_for_atelets_room_too() -> None:
     known = ledger(node("a"))
     assert picked(case(known, atelet_template=template(memory=31 * 1024 * MIB)), "a") == "a"
     assert picked(case(known, atelet_template=template(memory=31 * 1024 * MIB + 1)), "a") is None
+
+
+def opened(known: Ledger, name: str, version: int = 2) -> None:
+    """This process has opened the node for pool A."""
+    known.sending(name, "A", "t", opening=True)
+    known.acknowledge(name, f"{name}-uid", "A", value="t", version=version, sent=0, now=0, opened=True)
+
+
+HALF = Shape((("cpu", 500),), (("cpu", 500),))
+
+
+def restarted(*more: Seen) -> Ledger:
+    """13 of the 15 that fit beside atelet are bound; two that the process before us has answered are not."""
+    bound = (pod(f"b{each}", "n1", shape=HALF) for each in range(13))
+    flying = (pod(f"f{each}", shape=HALF) for each in range(2))
+    return ledger(pool(), node("n1", "A"), *bound, *flying, pod("new", shape=HALF), *more)
+
+
+def half(known: Ledger, uid: str = "new") -> Case:
+    return case(known, uid=uid, shape=HALF, atelet_template=template(cpu=500))
+
+
+def test_after_a_restart_pods_that_may_be_on_their_way_to_a_node_count_until_its_atelet_is_there() -> None:
+    known = restarted()
+    assert refusals(half(known), ["n1"]) == {"n1": why.COMING}
+    assert picked(half(known), "n1", "n2") is None
+    known.node_seen(node("n2"), 0)
+    assert picked(half(known), "n1", "n2") == "n2", "another node is opened meanwhile"
+    known.pod_seen(pod("f0", "n1", shape=HALF), 1)
+    assert refusals(half(known), ["n1"]) == {"n1": why.COMING}, "14, one on its way, and this one"
+    known.pod_seen(pod("f1", "n2", shape=HALF), 1)
+    assert picked(half(known), "n1") == "n1", "where they went is known now"
+
+
+def test_once_atelet_is_there_the_scheduler_counts_for_us() -> None:
+    known = restarted(atelet("n1", ready=False))
+    assert picked(half(known), "n1") is None, "our watch may be ahead of the scheduler's"
+    known.atelet_seen(atelet("n1"), 1)
+    assert picked(half(known), "n1") == "n1"
+
+
+def test_a_node_that_we_opened_is_filled_at_once_and_one_that_somebody_else_claims_too_is_not() -> None:
+    known = ledger(pool(), node("n1"), *(pod(str(each), shape=HALF) for each in range(40)))
+    opened(known, "n1")
+    for each in range(15):
+        assert picked(half(known, str(each)), "n1") == "n1"
+        known.assume(str(each), "A", "n1", HALF, now=0)
+    assert refusals(half(known, "15"), ["n1"]) == {"n1": why.NO_ROOM}
+    known.failed("14")
+    assert picked(half(known, "15"), "n1") == "n1"
+    known.node_seen(node("n1", "A", version=3), 1)
+    assert refusals(half(known, "15"), ["n1"]) == {"n1": why.COMING}, "the value is not ours"
+
+
+def test_a_write_of_our_own_for_another_pool_leaves_the_node_ours() -> None:
+    known = ledger(node("n1"))
+    opened(known, "n1")
+    known.sending("n1", "B", "u", opening=False)
+    known.node_seen(structs.replace(node("n1", "A", "B", version=3), claims={"A": "t", "B": "u"}), 1)
+    assert known.nodes["n1"].own, "the watch was quicker than the answer"
+    known.node_seen(node("n1", version=4), 2)
+    assert not known.nodes["n1"].own, "without a claim it is nobody's"
+
+
+def test_a_node_that_another_process_may_be_filling_is_touched_before_it_is_answered() -> None:
+    known = ledger(pool(), node("n1", "A"), pod("1", "n1"))
+    assert not why.answerable(case(known), known.nodes["n1"])
+    known.atelet_seen(atelet("n1"), 1)
+    assert why.answerable(case(known), known.nodes["n1"])

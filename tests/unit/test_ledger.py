@@ -449,6 +449,16 @@ class LedgerMachine(RuleBasedStateMachine):
             assert (found.picks if found else 0) == sum(owner == uid for owner, *_ in self.picks.values())
 
     @invariant()
+    def what_is_adrift_is_unbound_and_has_no_pick(self) -> None:
+        adrift = [p for p in self.pods.values() if not p.node and p.uid not in self.picks]
+        used: Counter[str] = Counter()
+        for record in adrift:
+            used.update(dict(record.shape.counted))
+        assert {k: v for k, v in self.ledger.adrift.used.items() if v} == dict(used)
+        assert self.ledger.adrift.pods == len(adrift)
+        assert all(self.ledger.is_adrift(uid) == (uid in {p.uid for p in adrift}) for uid in PODS)
+
+    @invariant()
     def nothing_is_kept_for_what_is_gone(self) -> None:
         claimed = {(name, uid) for name in NODES for uid in POOLS if self.claim(name, uid) is not None}
         owners = {self.owner(p) for p in self.pods.values()}
