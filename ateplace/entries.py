@@ -156,8 +156,9 @@ class Pool(Struct, gc=False):
 
     @property
     def warm(self) -> bool:
-        """Whether placeholders hold claims; a pool we do not know gets the benefit of the doubt."""
-        return self.record is None or self.record.warm
+        """Whether placeholders hold claims. Those of a pool that we do not know hold none: whoever may create pods can
+        invent a pool's UID. Ateoms always hold theirs: their pool may be gone without them."""
+        return self.record is not None and self.record.warm
 
     @property
     def pending(self) -> int:

@@ -19,12 +19,14 @@ The life of one pick (one unbound pod that was answered with a node):
         |   pod_gone, or pod_seen finished .......... dropped
         |   forget .................................. dropped (we could not answer after all)
         |   failed .................................. dropped; the node is remembered as the last choice for this pod
-        +-- EXPIRY seconds later .................... dropped (the scheduler gives up binding after 600 s)
+        +-- EXPIRY seconds later .................... dropped (the scheduler gives up binding after 600 s); sooner
+                                                      (UNSEEN) if the watch has never shown the pod: it may be gone
 
 Rules that everything else leans on:
 
 - A pod holds its pool's claim on its node from the moment our watch shows it bound there until the object is gone;
-  Succeeded and Failed ones hold nothing, Terminating ones do. A placeholder holds it only while its pool is `warm`.
+  Succeeded and Failed ones hold nothing, Terminating ones do. A placeholder holds it only while its pool is known to
+  be there and `warm`.
 - A pod without our UID label belongs to the pool that has its namespace and name now, or to none. One with the label of
   a pool in another namespace is forged, and belongs to none: pools are nobody's outside their namespace.
 - A node's events are ordered by resourceVersion, so an event older than an acknowledged write cannot undo it; another
@@ -44,6 +46,7 @@ from ateplace.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
 from ateplace.resources import Shape
 
 EXPIRY: Final = 600.0
+UNSEEN: Final = 60.0
 AVOIDED: Final = 8
 """How many nodes that failed a pod are remembered for it."""
 
@@ -66,6 +69,10 @@ class Ledger:
         self._named: dict[tuple[str, str], str] = {}
         self._unlabelled: dict[tuple[str, str], set[str]] = {}
         self._adopted: dict[str, str] = {}
+        self._unproven: dict[str, set[str]] = {}
+        """Pool UID to the pods that carry it and came before the pool itself."""
+        self._unseen: dict[str, float] = {}
+        """When pods that the watch has not shown were picked a node, oldest first."""
         self._forged: set[str] = set()
         self._atelets: dict[str, str] = {}
         self._on_node: list[Listener] = []
@@ -81,6 +88,7 @@ class Ledger:
     # What the watches show.
 
     def node_seen(self, record: NodeRecord, now: float) -> None:
+        self.expire(now)
         node = self._node(record.name)
         if node.record and node.record.uid != record.uid:
             self._disown(node, now)
@@ -111,6 +119,8 @@ class Ledger:
             self._tell_node(name)
 
     def pod_seen(self, record: PodRecord, now: float) -> None:
+        self.expire(now)
+        self._unseen.pop(record.uid, None)
         old = self.pods.get(record.uid)
         if old and not record.finished and _same_place(old, record):
             self.pods[record.uid] = record
@@ -133,7 +143,7 @@ class Ledger:
 
     def pool_seen(self, record: PoolRecord, now: float) -> None:
         pool = self._pool(record.uid)
-        if pool.record is None and pool.pods:
+        if pool.record is None:
             self._disbelieve(record, now)
             pool = self._pool(record.uid)
         was_warm, pool.record = pool.warm, record
@@ -142,9 +152,7 @@ class Ledger:
             self._named[key] = record.uid
             self._readopt(key, now)
         if was_warm and not pool.warm:
-            for tenant in pool.nodes.values():
-                if tenant.placeholders and not tenant.ateoms:
-                    tenant.unused = now
+            self._cool(pool, now)
         if was_warm != pool.warm:
             for name in tuple(pool.nodes):
                 self._tell_node(name)
@@ -155,6 +163,8 @@ class Ledger:
         if not pool or not pool.record:
             return
         key = (pool.record.namespace, pool.record.name)
+        if pool.warm:
+            self._cool(pool, now)
         pool.record = None
         if self._named.get(key) == uid:
             del self._named[key]
@@ -240,7 +250,8 @@ class Ledger:
         now: float,
     ) -> None:
         """Count this pod on that node until the watch knows better. A pod has one pick at most."""
-        self._expire(now)
+        self.expire(now)
+        self._unseen.pop(pod_uid, None)
         attempt = self.attempts.pop(pod_uid, None)
         if attempt:
             self._uncount(pod_uid, attempt)
@@ -256,6 +267,23 @@ class Ledger:
         node.load(shape, placeholder=placeholder, times=1)
         if pod:
             self._drift(pod, -1)
+        else:
+            self._unseen[pod_uid] = now
+
+    def expire(self, now: float) -> None:
+        """Drop the picks that nobody has spoken of for too long. Costs a look at the oldest."""
+        while self._unseen:
+            pod_uid, at = next(iter(self._unseen.items()))
+            if now - at < UNSEEN:
+                break
+            del self._unseen[pod_uid]
+            if attempt := self.attempts.get(pod_uid):
+                self._unpick(pod_uid, attempt)
+        while self.attempts:
+            pod_uid, oldest = next(iter(self.attempts.items()))
+            if now - oldest.at < EXPIRY:
+                return
+            self._unpick(pod_uid, oldest)
 
     def forget(self, pod_uid: str) -> None:
         """The pick was not answered after all."""
@@ -413,6 +441,8 @@ class Ledger:
         pool_uid = self.pool_of(record)
         if record.pool_uid and not pool_uid:
             self._forged.add(record.uid)
+        elif record.pool_uid and (pool_uid not in self.pools or self.pools[pool_uid].record is None):
+            self._unproven.setdefault(pool_uid, set()).add(record.uid)
         if not record.pool_uid:
             self._unlabelled.setdefault((record.namespace, record.pool), set()).add(record.uid)
             self._adopted[record.uid] = pool_uid
@@ -426,6 +456,10 @@ class Ledger:
         del self.pods[record.uid]
         pool_uid = "" if record.uid in self._forged else record.pool_uid
         self._forged.discard(record.uid)
+        if unproven := self._unproven.get(record.pool_uid):
+            unproven.discard(record.uid)
+            if not unproven:
+                del self._unproven[record.pool_uid]
         if not record.pool_uid:
             key = (record.namespace, record.pool)
             self._unlabelled[key].discard(record.uid)
@@ -480,6 +514,12 @@ class Ledger:
         self._tell_pool(pool_uid)
         self._drop_pool(pool)
 
+    def _cool(self, pool: Pool, now: float) -> None:
+        """Its placeholders hold nothing from now on."""
+        for tenant in pool.nodes.values():
+            if tenant.placeholders and not tenant.ateoms:
+                tenant.unused = now
+
     def _readopt(self, key: tuple[str, str], now: float) -> None:
         """Another pool has this name now, or none: pods without the UID label move."""
         for uid in self._unlabelled.get(key, ()):
@@ -490,14 +530,16 @@ class Ledger:
 
     def _disbelieve(self, pool: PoolRecord, now: float) -> None:
         """A pool that pods spoke of is seen at last: those in other namespaces lied."""
-        for record in tuple(self.pods.values()):
-            if record.pool_uid == pool.uid and record.namespace != pool.namespace and record.uid not in self._forged:
+        for uid in self._unproven.pop(pool.uid, ()):
+            record = self.pods[uid]
+            if record.namespace != pool.namespace:
                 self._leave(record, pool.uid, now)
                 self._forged.add(record.uid)
                 self._join(record, "")
 
     def _unpick(self, pod_uid: str, attempt: Attempt) -> None:
         del self.attempts[pod_uid]
+        self._unseen.pop(pod_uid, None)
         self._uncount(pod_uid, attempt)
 
     def _uncount(self, pod_uid: str, attempt: Attempt) -> None:
@@ -527,13 +569,6 @@ class Ledger:
         node.own = False
         node.wrote.clear()
 
-    def _expire(self, now: float) -> None:
-        while self.attempts:
-            pod_uid, oldest = next(iter(self.attempts.items()))
-            if now - oldest.at < EXPIRY:
-                return
-            self._unpick(pod_uid, oldest)
-
     def _tell_node(self, name: str) -> None:
         if name:
             for listener in self._on_node:
@@ -546,4 +581,10 @@ class Ledger:
 
 def _same_place(old: PodRecord, new: PodRecord) -> bool:
     """Whether an update changed nothing that is counted."""
-    return old.node == new.node and old.pool_uid == new.pool_uid and old.pool == new.pool and old.shape is new.shape
+    return (
+        old.node == new.node
+        and old.pool_uid == new.pool_uid
+        and old.pool == new.pool
+        and old.shape is new.shape
+        and old.placeholder is new.placeholder
+    )

@@ -122,6 +122,10 @@ class View:
         self._on_pod.append(listener)
 
     def _pod(self, key: str, old: PodRecord | None, new: PodRecord | None) -> None:
+        if old and new is None:
+            # A pod with both labels is in both watches: one that loses a label has left one of them, and lives.
+            other = self.ateoms.store.get(key) or self.placeholders.store.get(key)
+            new = other if other and other.uid == old.uid else None
         self._object(self.ledger.pod_seen, self.ledger.pod_gone, key, old, new)
         for listener in self._on_pod:
             listener(old, new)

@@ -191,7 +191,7 @@ def current_reading(case: Case, node: Node) -> Reading | None:
 def claims(case: Case) -> bool:
     """Whether this pod claims its node. Only placeholders of a pool whose headroom is not warm do not."""
     pool = case.ledger.pools.get(case.demand.pool)
-    return not case.demand.placeholder or pool is None or pool.warm
+    return not case.demand.placeholder or (pool is not None and pool.warm)
 
 
 def answerable(case: Case, node: Node) -> bool:

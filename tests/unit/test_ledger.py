@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec import structs
 
 from ateplace.entries import Reading, State, Warmth
-from ateplace.ledger import EXPIRY, Ledger
+from ateplace.ledger import EXPIRY, UNSEEN, Ledger
 from ateplace.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
 from ateplace.resources import MEMORY, Shape
 from tests.unit import cluster
@@ -18,6 +18,8 @@ from tests.unit import cluster
 SMALL = Shape((("cpu", 100),), (("cpu", 100), ("memory", 200)))
 LARGE = Shape((("cpu", 1000), ("gpu", 1)), (("cpu", 1000), ("gpu", 1), ("memory", 200)))
 WINDOW = 60.0
+REPLY = 5.0
+"""The window where every step takes a second."""
 
 
 def node(name: str = "n1", uid: str = "", version: int = 1, **claims: str) -> NodeRecord:
@@ -202,10 +204,45 @@ def test_a_node_that_failed_a_pod_is_remembered_for_it_until_it_is_bound() -> No
 
 def test_a_pick_that_nobody_speaks_of_again_expires() -> None:
     ledger = Ledger()
+    ledger.pod_seen(pod("p1"), 0)
     ledger.assume("p1", "A", "n1", SMALL, now=0)
     ledger.assume("p2", "A", "n1", SMALL, now=EXPIRY - 1)
     ledger.assume("p3", "A", "n1", SMALL, now=EXPIRY)
     assert list(ledger.attempts) == ["p2", "p3"]
+
+
+def test_a_pick_for_a_pod_that_the_watch_never_showed_expires_soon_and_with_any_event() -> None:
+    ledger = Ledger()
+    ledger.pod_seen(pod("p1"), 0)
+    for uid in ("p1", "p2", "p3"):
+        ledger.assume(uid, "A", "n1", SMALL, now=0)
+    ledger.pod_seen(pod("p3"), UNSEEN - 1)
+    ledger.node_seen(node(), UNSEEN)
+    assert list(ledger.attempts) == ["p1", "p3"]
+    assert ledger.nodes["n1"].pods == 2
+
+
+def test_an_ateom_that_becomes_a_placeholder_counts_as_one() -> None:
+    ledger = Ledger()
+    ledger.pool_seen(pool(warm=False), 0)
+    ledger.pod_seen(pod(on="n1"), 0)
+    ledger.pod_seen(pod(on="n1", placeholder=True), 1)
+    assert (ledger.live("n1", "A"), ledger.nodes["n1"].placeholders) == (0, 1)
+    ledger.pod_gone("p1", 2)
+    assert not ledger.nodes
+
+
+def test_placeholders_of_a_pool_that_nobody_has_seen_hold_nothing_and_ateoms_do() -> None:
+    ledger = Ledger()
+    ledger.node_seen(node(A="1"), 0)
+    ledger.pod_seen(pod(on="n1", placeholder=True), 0)
+    assert ledger.state("n1", "A") is State.FRESH
+    ledger.pool_seen(pool(), 5)
+    assert ledger.state("n1", "A") is State.HELD
+    ledger.pool_gone("A", 10)
+    assert ledger.idle("n1", "A", 12) == 2
+    ledger.pod_seen(pod("p2", on="n1"), 13)
+    assert ledger.state("n1", "A") is State.HELD, "an ateom that its pool has left behind"
 
 
 def test_a_pick_for_a_pod_that_is_bound_already_counts_for_nothing() -> None:
@@ -284,7 +321,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.server: dict[str, NodeRecord] = {}
         self.queue: dict[str, list[NodeRecord | None]] = {name: [] for name in NODES}
         self.seen: dict[str, NodeRecord] = {}
-        self.acked: dict[tuple[str, str], tuple[str, int, str]] = {}
+        self.acked: dict[tuple[str, str], tuple[str, int, str, float]] = {}
         self.pods: dict[str, PodRecord] = {}
         self.pools: dict[str, PoolRecord] = {}
         self.picks: dict[str, tuple[str, str, Shape, bool]] = {}
@@ -293,9 +330,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.now += 1
         return self.now
 
-    def put(self, name: str, uid: str, claims: dict[str, str]) -> NodeRecord:
+    def put(self, name: str, uid: str, claims: dict[str, str], *, labelled: bool = True) -> NodeRecord:
         self.version += 1
-        record = node(name, uid, self.version, **claims)
+        record = structs.replace(node(name, uid, self.version, **claims), labelled=labelled and bool(claims))
         self.server[name] = record
         self.queue[name].append(record)
         return record
@@ -307,6 +344,11 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             self.births += 1
             self.put(name, f"{name}-{self.births}", {})
+
+    @rule(name=st.sampled_from(NODES))
+    def somebody_removes_the_label(self, name: str) -> None:
+        if record := self.server.get(name):
+            self.put(name, record.uid, record.claims, labelled=False)
 
     @rule(name=st.sampled_from(NODES), pool_uid=st.sampled_from(POOLS))
     def somebody_removes_a_claim(self, name: str, pool_uid: str) -> None:
@@ -323,9 +365,9 @@ class LedgerMachine(RuleBasedStateMachine):
         written = self.put(name, record.uid, {**record.claims, pool_uid: value})
         if acked:
             known = self.seen.get(name)
-            if known and known.uid == record.uid:
-                self.acked[name, pool_uid] = (record.uid, written.version, value)
             now = self.tick()
+            if known and known.uid == record.uid:
+                self.acked[name, pool_uid] = (record.uid, written.version, value, now)
             self.ledger.acknowledge(name, record.uid, pool_uid, value=value, version=written.version, sent=now, now=now)
 
     @rule(name=st.sampled_from(NODES))
@@ -336,6 +378,10 @@ class LedgerMachine(RuleBasedStateMachine):
         old = self.seen.pop(name, None)
         if record is None or (old and old.uid != record.uid):
             self.acked = {key: value for key, value in self.acked.items() if key[0] != name}
+        elif record:
+            for (on, pool_uid), (uid, version, value, _) in tuple(self.acked.items()):
+                if on == name and record.version >= version and not (record.labelled and pool_uid in record.claims):
+                    self.acked[on, pool_uid] = (uid, version, value, -inf)
         if record is None:
             self.ledger.node_gone(name, self.tick())
         else:
@@ -355,7 +401,7 @@ class LedgerMachine(RuleBasedStateMachine):
     ) -> None:
         known = self.pods.get(uid)
         if known:
-            pool_uid, shape, placeholder, on = known.pool_uid, known.shape, known.placeholder, known.node or on
+            pool_uid, shape, on = known.pool_uid, known.shape, known.node or on
         record = pod(uid, on, pool_uid, shape=shape, placeholder=placeholder, finished=finished)
         if finished:
             self.pods.pop(uid, None)
@@ -398,6 +444,12 @@ class LedgerMachine(RuleBasedStateMachine):
         del self.picks[uid]
         getattr(self.ledger, how)(uid)
 
+    @rule()
+    def a_long_time_passes(self) -> None:
+        self.now += EXPIRY
+        self.picks.clear()
+        self.ledger.expire(self.tick())
+
     def owner(self, record: PodRecord) -> str:
         if record.pool_uid:
             return record.pool_uid
@@ -408,7 +460,7 @@ class LedgerMachine(RuleBasedStateMachine):
         record = self.seen.get(name)
         if record is None:
             return None
-        uid, version, value = self.acked.get((name, pool_uid), ("", -1, ""))
+        uid, version, value, _ = self.acked.get((name, pool_uid), ("", -1, "", -inf))
         if uid == record.uid and version > record.version:
             return value
         return record.claims.get(pool_uid)
@@ -433,7 +485,7 @@ class LedgerMachine(RuleBasedStateMachine):
             claims = {uid: self.claim(name, uid) for uid in POOLS}
             assert (name in ledger.claimed) == any(value is not None for value in claims.values())
             for uid in POOLS:
-                warm = uid not in self.pools or self.pools[uid].warm
+                warm = uid in self.pools and self.pools[uid].warm
                 holders = sum(owner == uid and (warm or not ph) for owner, _, ph in here)
                 assert ledger.live(name, uid) == holders
                 state = ledger.state(name, uid)
@@ -441,6 +493,11 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert (state is State.HELD) == (claims[uid] is not None and holders > 0)
                 assert (ledger.idle(name, uid, self.now) is not None) == (state in {State.FRESH, State.LINGERING})
                 assert (uid in ledger.missing(name)) == (claims[uid] is None and holders > 0)
+                record, acked = self.seen.get(name), self.acked.get((name, uid))
+                held = record is not None and record.labelled and uid in record.claims and holders > 0
+                wrote = acked is not None and self.now - acked[3] < REPLY
+                expected = claims[uid] is not None and (held or wrote)
+                assert ledger.answerable(name, uid, self.now, REPLY) == expected
         for uid in POOLS:
             found = ledger.pools.get(uid)
             owned = [p for p in self.pods.values() if self.owner(p) == uid]
