@@ -28,7 +28,7 @@ from extender.demand import Demand, demand
 from extender.filter import Choice, choose, refusals
 from extender.hold import Hold
 from extender.promises import Promises
-from extender.rules import COMING, HELD_BACK, Case, Rules, answerable, claims, current_reading, drop, no_room
+from extender.rules import COMING, HELD_BACK, UNCLAIMED, Case, Rules, answerable, claims, current_reading, drop, no_room
 from extender.score import scores
 from extender.spread import Names as Sent
 from extender.wire import (
@@ -52,6 +52,8 @@ LOOKS: Final = 32
 WARY_SECONDS: Final = 300.0
 """For how long, after a claimed node turned out to be full of others' pods, nodes are looked at before they are
 claimed: a claim that is of no use brings an atelet, and that may cost somebody a pod."""
+
+GONE: Final = "the pod has been deleted"
 
 
 class Unfit(Exception):
@@ -96,8 +98,10 @@ class Verbs:
         until = asyncio.get_running_loop().time() + self._deadline
         try:
             return await self._filter(pod, record, sent, until)
-        except (Unfit, errors.KubeError, TimeoutError) as error:
+        except BaseException as error:
             self._view.ledger.forget(pod.metadata.uid)
+            if not isinstance(error, Unfit | errors.KubeError | TimeoutError):
+                raise
             reason = str(error) or f"the API server took longer than {self._deadline:g} s"
             metrics.CALLS.labels("filter", "error").inc()
             self.ring.add(_key(record), "filter", f"error: {reason}")
@@ -105,16 +109,21 @@ class Verbs:
             return FilterResult(error=f"ateplace: {reason}")
 
     async def _filter(self, pod: Pod, record: PodRecord, sent: Names, until: float) -> FilterResult:
+        ledger = self._view.ledger
+        ledger.expire(time.monotonic())
+        known = record.uid in ledger.pods
         wanted = demand(pod, record, await self._pool(record, until))
         case = self._case(wanted)
-        ledger = case.ledger
         if node := self._replayed(case, sent):
             return self._answer(case, record, Choice(node))
         ledger.failed(wanted.uid)
         tried: set[str] = set()
+        refused = ""
         looks = 0
         hold = self.hold.may(case)
         while choice := choose(case, sent, excluded=tried, hold=hold):
+            if known and record.uid not in ledger.pods:
+                raise Unfit(GONE)  # it was deleted while we waited: nobody would speak of its pick again
             node = choice.node
             wary = case.now < self._wary
             if wary and _unread(case, node):
@@ -133,6 +142,7 @@ class Verbs:
             try:
                 await self.claims.open(node, wanted.pool, write=write, read=read, until=until)
             except (errors.NotFound, errors.Conflict, errors.Invalid) as error:
+                refused = f"{node.name} cannot be claimed: {error}"
                 log.info("node cannot be claimed", extra={"node": node.name, "reason": str(error)})
                 ledger.forget(wanted.uid)
                 continue
@@ -140,11 +150,15 @@ class Verbs:
             ledger.forget(wanted.uid)
             case = self._case(wanted)
             full = no_room(case, node)
+            if known and record.uid not in ledger.pods:
+                raise Unfit(GONE)
             if answerable(case, node) and not drop(case, node) and not full:
                 self._assume(case, node)
                 return self._answer(case, record, choice)
             if full:
                 self._wary = case.now + WARY_SECONDS
+        if refused:
+            raise Unfit(refused)  # a refusal would let the scheduler preempt somebody elsewhere
         return self._refuse(case, record, sent, hold=hold)
 
     async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
@@ -257,8 +271,9 @@ class Verbs:
     def _refuse(self, case: Case, record: PodRecord, sent: Names, *, hold: bool) -> FilterResult:
         case.ledger.forget(case.demand.uid)
         reasons = refusals(case, dict.fromkeys(sent.all()), hold=hold)
-        if COMING in reasons.values():
-            raise Unfit(COMING)  # no reason to preempt anybody: it passes by itself
+        for passing in (COMING, UNCLAIMED):
+            if passing in reasons.values():
+                raise Unfit(passing)  # no reason to preempt anybody
         metrics.CALLS.labels("filter", "refused").inc()
         for reason, count in Counter(reasons.values()).items():
             metrics.DROPPED.labels(reason).inc(count)

@@ -1,0 +1,206 @@
+"""Filter and its claims over an API server that refuses, fails, loses answers and lets things happen meanwhile."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ateplace import names
+from ateplace.kube import Kube
+from ateplace.settings import Settings
+from ateplace.view import View
+from extender import metrics
+from extender.verbs import GONE, Verbs
+from extender.wire import FilterResult, extender_args
+from tests.unit.cluster import node, pod, pool, template
+from tests.unit.kube_server import Answer, Request, Server, connected, kubeconfig, serving
+
+POD = {
+    "metadata": {"name": "p", "namespace": "ns", "uid": "p", "resourceVersion": "1"},
+    "spec": {"containers": [{"name": "c"}]},
+}
+LABELS = {names.POOL_LABEL: "a", names.POOL_UID_LABEL: "A"}
+
+
+class Api:
+    """Nodes as an API server has them. `fates` are used up one per patch; then patches are taken."""
+
+    def __init__(self, *fates: Callable[["Api", Request, Answer], Awaitable[None]]) -> None:
+        self.fates = list(fates)
+        self.nodes = {name: {"name": name, "uid": f"{name}-uid", "resourceVersion": "1"} for name in ("n1", "n2")}
+        self.seen: list[str] = []
+        """The methods of requests about nodes."""
+
+    async def __call__(self, request: Request, answer: Answer) -> None:
+        if request.path == "/api/v1/pods":
+            await answer.reply(200, {"metadata": {"resourceVersion": "1"}, "items": []})
+            return
+        self.seen.append(request.method)
+        if request.method == "PATCH" and self.fates:
+            await self.fates.pop(0)(self, request, answer)
+        elif request.method == "PATCH":
+            self.write(request)
+            await answer.reply(200, {"metadata": self.nodes[self.named(request)]})
+        else:
+            await answer.reply(200, {"metadata": self.nodes[self.named(request)]})
+
+    @staticmethod
+    def named(request: Request) -> str:
+        return request.path.rpartition("/")[2]
+
+    def write(self, request: Request) -> None:
+        meta: Any = self.nodes[self.named(request)]
+        said = request.json["metadata"]
+        version = str(int(meta["resourceVersion"]) + 1)
+        meta |= {"resourceVersion": version, "labels": said["labels"]}
+        meta["annotations"] = {**meta.get("annotations", {}), **said["annotations"]}
+
+
+async def broken(_: Api, __: Request, answer: Answer) -> None:
+    await answer.refuse(500, "InternalError", "boom")
+
+
+async def lost(api: Api, request: Request, answer: Answer) -> None:
+    """Taken, but nobody is told."""
+    api.write(request)
+    answer.reset()
+
+
+async def busy(_: Api, __: Request, answer: Answer) -> None:
+    await answer.refuse(429, "TooManyRequests", "slow down", Retry_After="1")
+
+
+async def conflict(_: Api, __: Request, answer: Answer) -> None:
+    await answer.refuse(409, "Conflict", "the object has been modified")
+
+
+async def not_found(_: Api, __: Request, answer: Answer) -> None:
+    await answer.refuse(404, "NotFound", "no such node")
+
+
+async def overtaken(api: Api, request: Request, answer: Answer) -> None:
+    """Another replica has opened the node a moment before."""
+    meta: Any = api.nodes[api.named(request)]
+    meta |= {"resourceVersion": "5", "annotations": {names.claim_key("A"): "theirs"}}
+    await conflict(api, request, answer)
+
+
+class Rig:
+    def __init__(self, api: Api, server: Server, kube: Kube, nodes: tuple[str, ...]) -> None:
+        self.api, self.server = api, server
+        self.view = View(kube, Settings())
+        for watch in self.view.watches:
+            watch.synced.set()
+            watch.staleness = lambda: 0.0  # type: ignore[method-assign]
+        self.view.template = template()
+        self.ledger = self.view.ledger
+        self.ledger.pool_seen(pool(), 0)
+        self.ledger.pod_seen(pod("p"), 0)
+        for name in nodes:
+            self.ledger.node_seen(node(name), 0)
+        self.verbs = Verbs(kube, self.view, Settings())
+
+    async def filter(self, *nodes: str) -> FilterResult:
+        sent = {**POD, "metadata": {**POD["metadata"], "labels": LABELS}}  # type: ignore[dict-item]
+        return await self.verbs.filter(extender_args(json.dumps({"Pod": sent, "NodeNames": nodes}).encode()))
+
+
+def ask(directory: Path, api: Api, use: Callable[[Rig], Awaitable[Any]], *nodes: str) -> Any:
+    async def main() -> Any:
+        async with serving(api) as server, connected(kubeconfig(directory, server.url, token="t")) as kube:
+            rig = Rig(api, server, kube, nodes)
+            try:
+                return await use(rig)
+            finally:
+                await rig.verbs.claims.close()
+
+    return asyncio.run(main())
+
+
+def claimed(result: str) -> float:
+    return float(metrics.CLAIMS.labels(result)._value.get())
+
+
+@pytest.mark.parametrize(
+    ("fates", "answer", "patches"),
+    [
+        pytest.param([], ["n1"], 1, id="taken"),
+        pytest.param([broken], ["n1"], 2, id="a failure is looked after, and the patch sent again"),
+        pytest.param([lost], ["n1"], 1, id="an answer that was lost is found by looking"),
+        pytest.param([conflict], ["n1"], 2, id="another version, and still nobody's"),
+        pytest.param([overtaken], ["n2"], 2, id="opened by another replica: the next node"),
+        pytest.param([not_found], ["n2"], 2, id="a node that is gone: the next one"),
+        pytest.param([broken] * 9, None, 4, id="for ever failing: an error, after a few"),
+        pytest.param([conflict] * 4, ["n2"], 5, id="for ever changing: the next one, after a few"),
+        pytest.param([busy], ["n1"], 2, id="throttled: again when the server says"),
+    ],
+)
+def test_what_becomes_of_a_claims_write(
+    tmp_path: Path, fates: list[Any], answer: list[str] | None, patches: int
+) -> None:
+    async def use(rig: Rig) -> FilterResult:
+        return await rig.filter("n1", "n2")
+
+    api = Api(*fates)
+    said = ask(tmp_path, api, use, "n1", "n2")
+    assert said.node_names == answer and bool(said.error) == (answer is None)
+    assert api.seen.count("PATCH") == patches
+    if fates and fates[0] in {broken, lost, conflict}:
+        assert api.seen[:2] == ["PATCH", "GET"], "it looks before it writes again"
+
+
+@pytest.mark.parametrize("fate", [not_found, overtaken])
+def test_a_claim_that_is_refused_is_an_error_and_no_refusal(tmp_path: Path, fate: Any) -> None:
+    """A refusal is a fit error, for which the scheduler preempts somebody elsewhere."""
+
+    async def use(rig: Rig) -> FilterResult:
+        answer = await rig.filter("n1")
+        assert not rig.ledger.attempts
+        return answer
+
+    said = ask(tmp_path, Api(fate), use, "n1")
+    assert said.error.startswith("ateplace: n1 cannot be claimed") and said.unresolvable is None
+
+
+def test_a_replay_in_the_same_cycle_writes_nothing(tmp_path: Path) -> None:
+    async def use(rig: Rig) -> None:
+        before = claimed("written")
+        first, second = await rig.filter("n1", "n2"), await rig.filter("n1")
+        assert first.node_names == second.node_names == ["n1"]
+        assert claimed("written") - before == 1
+
+    ask(tmp_path, Api(), use, "n1", "n2")
+
+
+def test_a_pod_that_is_deleted_while_its_node_is_claimed_is_not_counted_there(tmp_path: Path) -> None:
+    async def use(rig: Rig) -> FilterResult:
+        async def deleted(api: Api, request: Request, answer: Answer) -> None:
+            rig.ledger.pod_gone("p", 1)
+            api.write(request)
+            await answer.reply(200, {"metadata": api.nodes["n1"]})
+
+        rig.api.fates.append(deleted)
+        answer = await rig.filter("n1")
+        assert not rig.ledger.attempts and rig.ledger.nodes["n1"].pods == 0
+        return answer
+
+    assert ask(tmp_path, Api(), use, "n1").error == f"ateplace: {GONE}"
+
+
+def test_a_call_that_fails_in_a_way_nobody_thought_of_leaves_no_pick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def use(rig: Rig) -> None:
+        async def fails(*_: object, **__: object) -> None:
+            raise msgspec.ValidationError("nobody thought of it")
+
+        monkeypatch.setattr(rig.verbs.claims, "open", fails)
+        with pytest.raises(msgspec.ValidationError):
+            await rig.filter("n1")
+        assert not rig.ledger.attempts
+
+    ask(tmp_path, Api(), use, "n1")
