@@ -55,6 +55,7 @@ class View:
             records.pool_record,
             partial(self._object, ledger.pool_seen, ledger.pool_gone),
             name="workerpools",
+            may_be_absent=True,  # uninstalled in the wrong order: there are no pools, and claims must not stay for it
         )
         self.atelets = Watch(
             kube,

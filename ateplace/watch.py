@@ -9,6 +9,10 @@ One life of a watch, repeated for ever:
                                                                                  from the last version seen
     410, also as an event: a full list again                                     (at once when it simply ended)
 
+Being let in again proves nothing: what happened meanwhile is still to be read, and a server that is cut off from its
+storage lets us in as well. Proof is an event, a bookmark or a full list. When the last one is too long ago to wait for
+the next bookmark, the watch is not resumed but lists.
+
 Nothing is missed: a resumed watch starts where the last one was read to, and where that is impossible a full list is
 compared with what we had. Nothing old follows something newer (`ateplace.mirror`).
 
@@ -38,6 +42,9 @@ R = TypeVar("R")
 SILENCE = 0.9
 """Reconnect after this part of `stale_after` without a byte, before we count as stale. Bookmarks come once a minute,
 except from an API server that has just started: its first ones may take two."""
+GAP = (1 - SILENCE) / 2
+"""A watch is resumed only if its last proof is not longer ago than this part of `stale_after`: should the new one say
+nothing for as long as that is borne, a list can still be made before we count as stale."""
 STREAMING_LIST = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
 STREAM_SECONDS = (300, 600)
 """How long the API server serves one watch: the ends are spread, and load finds its way to new API servers."""
@@ -67,7 +74,10 @@ class Watch(Generic[T, R]):
         label_selector: str = "",
         field_selector: str = "",
         name: str = "",
+        may_be_absent: bool = False,
     ) -> None:
+        """`may_be_absent`: the collection itself may be removed (a CustomResourceDefinition). Then there are no such
+        objects, and it is asked for again until it is there."""
         self._kube = kube
         self._path = path
         self._type = type_
@@ -75,7 +85,9 @@ class Watch(Generic[T, R]):
         self._mirror = Mirror(project)
         self._must_list = True
         self._paged = False
-        self._alive = self._proved = -math.inf
+        self._proved = -math.inf
+        self._may_be_absent = may_be_absent
+        self._absent = 0
         self._opened = math.inf
         self._connects = 0
         self._selectors: dict[str, str] = {}
@@ -117,8 +129,8 @@ class Watch(Generic[T, R]):
         return self._mirror.unreadable
 
     def staleness(self) -> float:
-        """Seconds since `store` was current for sure: an event, a bookmark, a full list, a watch resumed."""
-        return time.monotonic() - self._alive if self.synced.is_set() else math.inf
+        """Seconds since `store` was current for sure: an event, a bookmark, a full list."""
+        return time.monotonic() - self._proved if self.synced.is_set() else math.inf
 
     async def run(self) -> None:
         """Follow for ever; only cancellation, or an exception of the handler or of `project`, ends it."""
@@ -151,16 +163,14 @@ class Watch(Generic[T, R]):
                         yield changes
             except errors.KubeError as error:
                 failure = error
-            spoke = self._mirror.signs != signs
-            worked = spoke or time.monotonic() - self._opened >= SETTLED_SECONDS
+            worked = self._mirror.signs != signs or time.monotonic() - self._opened >= SETTLED_SECONDS
             if worked:
                 backoff.reset()
-            else:
-                # Being let in was no proof of life after all.
-                self._alive = self._proved
-            if self._silent() and not spoke:
-                # Let in, and not one bookmark in a minute: a server that is cut off from its storage. Only a list,
-                # which it must ask its storage for, proves anything.
+            if self._is_absent(failure):
+                self._mirror.begin()
+                if changes := self._mirror.end(0):
+                    yield changes
+                self._prove()
                 self._must_list = True
             if failure is not None:
                 self._note(failure)
@@ -170,13 +180,17 @@ class Watch(Generic[T, R]):
                 delay += failure.retry_after
             await asyncio.sleep(delay)
 
-    def _silent(self) -> bool:
-        """Whether the last watch was open for as long as one may say nothing."""
-        return time.monotonic() - self._opened >= SILENCE * self._kube.cluster.stale_after
+    def _is_absent(self, failure: errors.KubeError | None) -> bool:
+        """Whether there is no such collection. Once may be an API server that is not all there yet."""
+        absent = self._may_be_absent and isinstance(failure, errors.NotFound)
+        self._absent = self._absent + 1 if absent else 0
+        return self._absent > 1
 
     async def _round(self) -> AsyncGenerator[list[Change[R]], None]:
         """A full list if one is needed, then events for as long as one connection holds."""
         query = {"resourceVersion": str(self._mirror.version)}
+        if time.monotonic() - self._proved > GAP * self._kube.cluster.stale_after:
+            self._must_list = True
         if self._must_list:
             # A streaming list that fails, for whatever reason, is followed by a paged one, and the other way round.
             self._paged, paged = not self._paged, self._paged
@@ -214,8 +228,6 @@ class Watch(Generic[T, R]):
         async with self._kube.stream(self._path, query=query, silence=silence) as chunks:
             self._connects += 1
             self._opened = time.monotonic()
-            if not mirror.listing:
-                self._alive = self._opened
             async for chunk in chunks:
                 for line in lines.feed(chunk):
                     event = wire.decode_event(self._type, line)
@@ -228,7 +240,7 @@ class Watch(Generic[T, R]):
 
     def _prove(self) -> None:
         """`store` has just been seen to be current."""
-        self._alive = self._proved = time.monotonic()
+        self._proved = time.monotonic()
         self._must_list = self._paged = False
         self.synced.set()
         if self.trouble:
