@@ -71,8 +71,8 @@ def choose(case: Case, names: Names, *, excluded: Collection[str] = (), hold: bo
     also: tuple[str, ...] = ()
     if case.demand.choosy:
         seen += (*warm, *_crammed(case, names, {*avoid, *excluded}))
-        fresh, also = _several(case, seen)
-        best = fresh or next(_cold(case, names, {*avoid, *excluded}), best)
+        counted, also = _several(case, seen)
+        best = counted or next(_cold(case, names, {*avoid, *excluded}), best)
     ahead = _ahead(case, best, seen, warm, _cold(case, names, excluded))
     ranking = tuple((node.name, node.warmth(), node.fullness) for node in seen[:EXPLAINED])
     return Choice(best, tuple(name for name in also if name != best.name), ahead, ranking)
@@ -206,19 +206,22 @@ def _also_seen(seen: list[Node], warm: Iterator[Node]) -> Iterator[Node]:
 
 
 def _several(case: Case, warm: list[Node]) -> tuple[Node | None, tuple[str, ...]]:
-    """For a pod with preferences: a fresh node, where the pick is counted, if one is open; and those its pool holds.
+    """For a pod with preferences: the node where the pick is counted, if one is open; and those its pool holds.
 
     Of the latter only those whose atelet is bound: a pod that goes where it was not counted could take the room that
-    is kept for an atelet that is still to come.
+    is kept for an atelet that is still to come. Where one of a burst has just been sent, and atelet is not there yet,
+    the next ones are counted as well: else each would get a fresh node for itself.
     """
-    held, fresh = [], None
+    held, fresh, coming = [], None, None
     for node in warm:
         tenant = node.tenants.get(case.demand.pool)
         if tenant is None or not (tenant.ateoms or tenant.picks):
             fresh = fresh or node
         elif node.atelet_bound and answerable(case, node):
             held.append(node.name)
-    return fresh, tuple(sorted(held))
+        elif tenant.picks and not node.atelet_bound:
+            coming = coming or node
+    return coming or fresh, tuple(sorted(held))
 
 
 def _placeholders_elsewhere(case: Case) -> bool:

@@ -213,6 +213,12 @@ def test_picks_in_flight_count_against_the_room_beside_atelet() -> None:
     assert refusals(decided, ["a"]) == {"a": why.NO_ROOM}
 
 
+def opened(known: Ledger, name: str, version: int = 2) -> None:
+    """This process has opened the node for pool A."""
+    known.sending(name, "A", "t", opening=True)
+    known.acknowledge(name, f"{name}-uid", "A", value="t", version=version, sent=0, now=0, opened=True)
+
+
 def ahead(decided: Case, names: list[str]) -> list[str]:
     choice = choose(decided, sent(*names))
     assert choice
@@ -290,6 +296,21 @@ def test_a_node_whose_atelet_is_not_bound_is_not_answered_beside_another() -> No
     assert choice and (choice.node.name, choice.also) == ("d", ())
 
 
+def test_a_burst_of_pods_with_preferences_takes_as_many_nodes_as_it_needs() -> None:
+    known = ledger(pool(), *(node(name, cpu=8000) for name in NAMES), *(pod(str(each)) for each in range(30)))
+    used: dict[str, int] = {}
+    for each in range(30):
+        full = {name for name, count in used.items() if count == 8}
+        choice = choose(case(known, uid=str(each), choosy=True), sent(*(name for name in NAMES if name not in full)))
+        assert choice
+        for one in (choice.node, *choice.ahead):
+            if not one.claims:
+                opened(known, one.name)
+        known.assume(str(each), "A", choice.node.name, SMALL, now=0)
+        used[choice.node.name] = used.get(choice.node.name, 0) + 1
+    assert sorted(used.values()) == [6, 8, 8, 8]
+
+
 def test_holding_warm_room_opens_no_cold_node_while_placeholders_are_large_enough() -> None:
     known = ledger(*ready("w", "A", pods=[pod("1", "w", placeholder=True)]), node("c"))
     assert picked(case(known), "c", hold=True) is None
@@ -316,12 +337,6 @@ def test_memory_counts_for_atelets_room_too() -> None:
     known = ledger(node("a"))
     assert picked(case(known, atelet_template=template(memory=31 * 1024 * MIB)), "a") == "a"
     assert picked(case(known, atelet_template=template(memory=31 * 1024 * MIB + 1)), "a") is None
-
-
-def opened(known: Ledger, name: str, version: int = 2) -> None:
-    """This process has opened the node for pool A."""
-    known.sending(name, "A", "t", opening=True)
-    known.acknowledge(name, f"{name}-uid", "A", value="t", version=version, sent=0, now=0, opened=True)
 
 
 HALF = Shape((("cpu", 500),), (("cpu", 500),))
