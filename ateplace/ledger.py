@@ -64,6 +64,8 @@ class Ledger:
         """Nodes with at least one claim."""
         self.attempts: dict[str, Attempt] = {}
         """By pod UID, oldest first."""
+        self.generation = 0
+        """Changes with everything that a decision about a pod can depend on, but for the time."""
         self.adrift = Node("")
         """What unbound pods without a pick of ours count for: another process may have answered any of them."""
         self._named: dict[tuple[str, str], str] = {}
@@ -90,6 +92,8 @@ class Ledger:
     def node_seen(self, record: NodeRecord, now: float) -> None:
         self.expire(now)
         node = self._node(record.name)
+        if node.record is None or not _same_node(node.record, record):
+            self.generation += 1
         if node.record and node.record.uid != record.uid:
             self._disown(node, now)
         node.record = record
@@ -112,6 +116,7 @@ class Ledger:
     def node_gone(self, name: str, now: float) -> None:
         node = self.nodes.get(name)
         if node:
+            self.generation += 1
             self._disown(node, now)
             node.record = None
             node.weigh()
@@ -142,6 +147,7 @@ class Ledger:
             self._unpick(uid, attempt)
 
     def pool_seen(self, record: PoolRecord, now: float) -> None:
+        self.generation += 1
         pool = self._pool(record.uid)
         if pool.record is None:
             self._disbelieve(record, now)
@@ -162,6 +168,7 @@ class Ledger:
         pool = self.pools.get(uid)
         if not pool or not pool.record:
             return
+        self.generation += 1
         key = (pool.record.namespace, pool.record.name)
         if pool.warm:
             self._cool(pool, now)
@@ -175,6 +182,7 @@ class Ledger:
         self._drop_pool(pool)
 
     def atelet_seen(self, record: AteletRecord, now: float) -> None:
+        self.generation += 1
         before = self._atelets.get(record.uid)
         if before is not None and before != record.node:
             self.atelet_gone(record.uid, now)
@@ -187,6 +195,7 @@ class Ledger:
     def atelet_gone(self, uid: str, now: float) -> None:
         name = self._atelets.pop(uid, None)
         if name is not None:
+            self.generation += 1
             node = self.nodes[name]
             del node.atelets[uid]
             node.review_atelets(now)
@@ -223,6 +232,7 @@ class Ledger:
             return
         if node.record.version >= version and not (node.record.labelled and pool_uid in node.record.claims):
             return  # the watch was quicker, and shows that somebody has undone it since
+        self.generation += 1
         tenant = self._tenant(node, pool_uid)
         if tenant.version <= version:
             if tenant.value != value and node.record.version < version:
@@ -236,6 +246,7 @@ class Ledger:
         """Somebody listed the pods of a node."""
         node = self.nodes.get(name)
         if node and node.record and node.record.uid == node_uid:
+            self.generation += 1
             node.reading = reading
 
     def assume(
@@ -258,6 +269,7 @@ class Ledger:
         pod = self.pods.get(pod_uid)
         if pod and pod.node:
             return
+        self.generation += 1
         avoid = attempt.avoid if attempt else ()
         attempt = Attempt(pool_uid, name, shape, placeholder, version, now, avoid)
         self.attempts[pod_uid] = attempt
@@ -437,6 +449,7 @@ class Ledger:
                 self._set_claim(node, pool, tenant, None, now)
 
     def _file(self, record: PodRecord) -> None:
+        self.generation += 1
         self.pods[record.uid] = record
         pool_uid = self.pool_of(record)
         if record.pool_uid and not pool_uid:
@@ -453,6 +466,7 @@ class Ledger:
         self._join(record, pool_uid)
 
     def _unfile(self, record: PodRecord, now: float) -> None:
+        self.generation += 1
         del self.pods[record.uid]
         pool_uid = "" if record.uid in self._forged else record.pool_uid
         self._forged.discard(record.uid)
@@ -545,6 +559,7 @@ class Ledger:
     def _uncount(self, pod_uid: str, attempt: Attempt) -> None:
         if not attempt.node:
             return
+        self.generation += 1
         pod = self.pods.get(pod_uid)
         if pod and not pod.node:
             self._drift(pod, 1)
@@ -577,6 +592,21 @@ class Ledger:
     def _tell_pool(self, uid: str) -> None:
         for listener in self._on_pool:
             listener(uid)
+
+
+def _same_node(old: NodeRecord, new: NodeRecord) -> bool:
+    """Whether an update, a heartbeat for instance, changed nothing but the version."""
+    return (
+        old.uid == new.uid
+        and old.labelled is new.labelled
+        and old.claims == new.claims
+        and old.labels == new.labels
+        and old.taints == new.taints
+        and old.allocatable == new.allocatable
+        and old.slots == new.slots
+        and old.annotation_bytes == new.annotation_bytes
+        and old.deleting is new.deleting
+    )
 
 
 def _same_place(old: PodRecord, new: PodRecord) -> bool:

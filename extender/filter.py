@@ -60,12 +60,13 @@ def choose(case: Case, names: Names, *, excluded: Collection[str] = (), hold: bo
     elif hold and _placeholders_elsewhere(case):
         return None
     else:
-        best = (
-            next(_cold(case, names, {*avoid, *excluded}), None)
-            or next(_warm(case, names, excluded), None)
-            or next(_crammed(case, names, excluded), None)
-            or next(_cold(case, names, excluded), None)
-        )
+        best = next(_cold(case, names, {*avoid, *excluded}), None)
+        if best is None and avoid:
+            best = (
+                next(_warm(case, names, excluded), None)
+                or next(_crammed(case, names, excluded), None)
+                or next(_cold(case, names, excluded), None)
+            )
     if best is None:
         return None
     also: tuple[str, ...] = ()

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import math
 import time
-from collections import Counter
 from functools import partial
 from typing import Final
 
@@ -28,6 +27,7 @@ from extender.demand import Demand, demand
 from extender.filter import Choice, choose, refusals
 from extender.hold import Hold
 from extender.promises import Promises
+from extender.refused import Refusal, Refusals, refusal
 from extender.rules import COMING, HELD_BACK, UNCLAIMED, Case, Rules, answerable, claims, current_reading, drop, no_room
 from extender.score import scores
 from extender.spread import Names as Sent
@@ -75,6 +75,7 @@ class Verbs:
         self._others = extender.preempt_others
         self._class = settings.webhook.priority_class
         self._promises = Promises()
+        self._refusals = Refusals()
         self._wary = -math.inf
         """Until when."""
         self.ring = explain.Ring(extender.decisions)
@@ -121,6 +122,8 @@ class Verbs:
         refused = ""
         looks = 0
         hold = self.hold.may(case)
+        if not hold and (before := self._refusals.again(case, sent)):
+            return self._say(record, before)
         while choice := choose(case, sent, excluded=tried, hold=hold):
             if known and record.uid not in ledger.pods:
                 raise Unfit(GONE)  # it was deleted while we waited: nobody would speak of its pick again
@@ -159,7 +162,7 @@ class Verbs:
                 self._wary = case.now + WARY_SECONDS
         if refused:
             raise Unfit(refused)  # a refusal would let the scheduler preempt somebody elsewhere
-        return self._refuse(case, record, sent, hold=hold)
+        return self._refuse(case, record, sent, hold=hold, pure=not (tried or looks))
 
     async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
         """Errors are swallowed by the scheduler, so when in doubt all are equal."""
@@ -268,21 +271,28 @@ class Verbs:
         self.ring.add(_key(record), "filter", f"picked {node.name}", notes)
         return FilterResult(node_names=[node.name, *also])
 
-    def _refuse(self, case: Case, record: PodRecord, sent: Names, *, hold: bool) -> FilterResult:
+    def _refuse(self, case: Case, record: PodRecord, sent: Names, *, hold: bool, pure: bool) -> FilterResult:
+        """`pure`: nothing was tried, so the same question has the same answer."""
         case.ledger.forget(case.demand.uid)
         reasons = refusals(case, dict.fromkeys(sent.all()), hold=hold)
         for passing in (COMING, UNCLAIMED):
             if passing in reasons.values():
                 raise Unfit(passing)  # no reason to preempt anybody
-        metrics.CALLS.labels("filter", "refused").inc()
-        for reason, count in Counter(reasons.values()).items():
-            metrics.DROPPED.labels(reason).inc(count)
-        self.ring.add(_key(record), "filter", f"refused all {len(reasons)} nodes", explain.summary(reasons))
-        if not reasons:
-            return FilterResult(error="ateplace: the call names no node")
         if hold and HELD_BACK in reasons.values():
             self.hold.refused(case, sent)
-        return FilterResult(node_names=[], unresolvable=reasons)
+        said = refusal(reasons)
+        if pure and not hold:
+            self._refusals.give(case, said)
+        return self._say(record, said)
+
+    def _say(self, record: PodRecord, said: Refusal) -> FilterResult:
+        metrics.CALLS.labels("filter", "refused").inc()
+        for reason, count in said.counts:
+            metrics.DROPPED.labels(reason).inc(count)
+        self.ring.add(_key(record), "filter", f"refused all {len(said.reasons)} nodes", said.notes)
+        if not said.reasons:
+            return FilterResult(error="ateplace: the call names no node")
+        return FilterResult(node_names=[], unresolvable=said.reasons)
 
 
 def _unread(case: Case, node: Node) -> bool:

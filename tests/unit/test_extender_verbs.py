@@ -13,7 +13,8 @@ from ateplace import names
 from ateplace.kube import Kube
 from ateplace.settings import Settings
 from ateplace.view import View
-from extender import metrics
+from extender import filter as filter_
+from extender import metrics, rules
 from extender.verbs import GONE, Verbs
 from extender.wire import FilterResult, extender_args
 from tests.unit.cluster import node, pod, pool, template
@@ -204,3 +205,37 @@ def test_a_call_that_fails_in_a_way_nobody_thought_of_leaves_no_pick(
         assert not rig.ledger.attempts
 
     ask(tmp_path, Api(), use, "n1")
+
+
+def test_pods_that_are_refused_again_and_again_are_decided_upon_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each event of any pod brings all refused ones back; only what matters to them makes them be looked at anew."""
+    looks = 0
+
+    def counted(*args: Any) -> str:
+        nonlocal looks
+        looks += 1
+        return rules.drop(*args)
+
+    monkeypatch.setattr(filter_, "drop", counted)
+    names_ = [f"m{number:04d}" for number in range(1000)]
+
+    async def use(rig: Rig) -> None:
+        nonlocal looks
+        for name in names_:
+            rig.ledger.node_seen(node(name, deleting=True), 0)
+        first = await rig.filter(*names_)
+        assert first.unresolvable == dict.fromkeys(names_, rules.DELETING)
+        assert looks <= 2 * len(names_)
+        looks = 0
+        for number in range(40):
+            rig.ledger.pod_seen(pod("p"), 1)
+            rig.ledger.node_seen(node(names_[0], deleting=True, version=number + 2), 1)
+            assert (await rig.filter(*reversed(names_))).unresolvable == first.unresolvable
+        assert looks == 0
+        assert (await rig.filter(*names_[1:])).unresolvable == dict.fromkeys(names_[1:], rules.DELETING)
+        rig.ledger.node_seen(node(names_[7], version=99), 1)
+        assert (await rig.filter(*names_)).error, "it is tried, and there is no such node"
+
+    ask(tmp_path, Api(not_found), use)
