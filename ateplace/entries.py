@@ -57,6 +57,8 @@ class Reading(Struct, frozen=True, gc=False):
     pods: int
     ports: frozenset[tuple[str, int]]
     at: float
+    each: dict[str, Amounts] = {}
+    """What each of them takes, by UID: for those that would be preempted."""
 
 
 class Node(Struct, gc=False):

@@ -249,6 +249,13 @@ class Ledger:
             self.generation += 1
             node.reading = reading
 
+    def unread(self, name: str) -> None:
+        """What was read about a node is about to change: somebody is preempted there."""
+        node = self.nodes.get(name)
+        if node:
+            self.generation += 1
+            node.reading = None
+
     def assume(
         self,
         pod_uid: str,

@@ -144,15 +144,15 @@ class Claims:
 
     async def _list(self, name: str, uid: str) -> None:
         at = time.monotonic()
-        found: list[Amounts] = []
+        found: dict[str, Amounts] = {}
         ports: set[tuple[str, int]] = set()
         query = {"fieldSelector": f"spec.nodeName={name}", "resourceVersion": "0"}
         async for pod in self._kube.list("/api/v1/pods", Pod, query=query):
             if self._counts(pod):
-                found.append(requests(pod.spec))
+                found[pod.metadata.uid] = requests(pod.spec)
                 ports |= host_ports(pod.spec)
         metrics.READINGS.inc()
-        self._ledger.read(name, uid, Reading(pack(total(found)), len(found), frozenset(ports), at))
+        self._ledger.read(name, uid, Reading(pack(total(found.values())), len(found), frozenset(ports), at, found))
 
     def _counts(self, pod: Pod) -> bool:
         """Whether it is a stranger that takes room: ateoms and placeholders are watched, atelet is what room is for."""

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from ateplace.entries import Node
-from ateplace.ledger import Ledger
 from ateplace.resources import PODS
-from extender.rules import Case, drop, no_room
+from extender.rules import Case, Freed, current_reading, drop, no_room
 from extender.wire import MetaVictims
 
 STRANGERS = "pods that are not placeholders would have to go"
@@ -41,10 +40,11 @@ def decide(case: Case, victims: Mapping[str, MetaVictims | None], *, others: boo
             dropped[name] = reason or NOBODY
             continue
         uids = [pod.uid for pod in wanted.pods]
-        if any(uid in case.ledger.pods and case.ledger.pods[uid].node != name for uid in uids):
+        freed = freed_by(case, node, uids)
+        if freed is None:
             dropped[name] = ELSEWHERE
             continue
-        if reason := no_room(case, node, freed_by(case.ledger, uids)):
+        if reason := no_room(case, node, freed):
             dropped[name] = reason
             continue
         placeholders = all(uid in case.ledger.pods and case.ledger.pods[uid].placeholder for uid in uids)
@@ -63,11 +63,28 @@ def decide(case: Case, victims: Mapping[str, MetaVictims | None], *, others: boo
     return Verdict(keep, dropped)
 
 
-def freed_by(ledger: Ledger, uids: list[str]) -> dict[str, int]:
-    """What these pods count for. Of strangers only the slot is known: what they take was read, not watched."""
-    freed = {PODS: len(uids)}
+def freed_by(case: Case, node: Node, uids: list[str]) -> Freed | None:
+    """What these pods take; None when one of them is not there.
+
+    Ateoms and placeholders are watched. What others take is known where it was read, and is subtracted from just that;
+    where it was not, it is not counted in the first place.
+    """
+    reading = current_reading(case, node)
+    placeholders: dict[str, int] = {}
+    others: dict[str, int] = {}
     for uid in uids:
-        record = ledger.pods.get(uid)
-        for name, amount in record.shape.counted if record else ():
+        record = case.ledger.pods.get(uid)
+        if record is not None:
+            if record.node != node.name:
+                return None
+            amounts = record.shape.counted
+        elif reading is None:
+            continue
+        elif uid in reading.each:
+            amounts = reading.each[uid]
+        else:
+            return None
+        freed = placeholders if record and record.placeholder else others
+        for name, amount in (*amounts, (PODS, 1)):
             freed[name] = freed.get(name, 0) + amount
-    return freed
+    return Freed(placeholders, others)

@@ -37,22 +37,31 @@ class Promises:
 
         Where others than placeholders would go, the scheduler's own rules for choosing are better than ours.
         """
+        best = self.best(case, keep)
+        if best is None:
+            return keep
+        fresh = self._fresh(case, keep[best])
+        if not fresh:
+            return {}  # those who go for others make room enough, and their end brings this pod back
+        for uid in fresh:
+            self._by_victim.pop(uid, None)
+            self._by_victim[uid] = Promise(case.demand.uid, case.now)
+        return {best: MetaVictims([MetaPod(uid) for uid in fresh], keep[best].violations)}
+
+    def best(self, case: Case, keep: dict[str, MetaVictims]) -> str | None:
+        """The one node that will be answered; None when the scheduler chooses."""
         self._expire(case.now)
         named = {name: [pod.uid for pod in victims.pods or ()] for name, victims in keep.items()}
         if not keep or not all(_placeholders(case.ledger, uids) for uids in named.values()):
-            return keep
-        fresh = {name: [uid for uid in uids if not self._taken(uid, case)] for name, uids in named.items()}
+            return None
 
         def rank(name: str) -> tuple[int, bool, int, str]:
-            return keep[name].violations, _foreign(case, named[name]), len(fresh[name]), name
+            return keep[name].violations, _foreign(case, named[name]), len(self._fresh(case, keep[name])), name
 
-        best = min(keep, key=rank)
-        if not fresh[best]:
-            return {}  # those who go for others make room enough, and their end brings this pod back
-        for uid in fresh[best]:
-            self._by_victim.pop(uid, None)
-            self._by_victim[uid] = Promise(case.demand.uid, case.now)
-        return {best: MetaVictims([MetaPod(uid) for uid in fresh[best]], keep[best].violations)}
+        return min(keep, key=rank)
+
+    def _fresh(self, case: Case, victims: MetaVictims) -> list[str]:
+        return [pod.uid for pod in victims.pods or () if not self._taken(pod.uid, case)]
 
     def _taken(self, uid: str, case: Case) -> bool:
         promise = self._by_victim.get(uid)

@@ -91,7 +91,17 @@ def drop(case: Case, node: Node | None) -> str:
     return ""
 
 
-def no_room(case: Case, node: Node, freed: Mapping[str, int] | None = None) -> str:
+class Freed(Struct, frozen=True, gc=False):
+    """What victims on a node would give back, their slots included."""
+
+    placeholders: Mapping[str, int] = {}
+    others: Mapping[str, int] = {}
+
+
+NOTHING: Final = Freed()
+
+
+def no_room(case: Case, node: Node, freed: Freed = NOTHING) -> str:
     """Why this pod does not go to the node beside what is there, picks in flight included.
 
     The scheduler has checked that the pod fits by its requests. Three things it does not check: our own cap, atelet's
@@ -110,7 +120,6 @@ def no_room(case: Case, node: Node, freed: Mapping[str, int] | None = None) -> s
         return UNKNOWN
     if case.rules.ateoms_per_node and not demand.placeholder and node.ateoms >= case.rules.ateoms_per_node:
         return CROWDED
-    freed = freed or {}
     used, shape = node.used, demand.shape
     yielding = node.placeholders > 0 and node.atelet_bound and not demand.placeholder
     reading = current_reading(case, node)
@@ -118,12 +127,12 @@ def no_room(case: Case, node: Node, freed: Mapping[str, int] | None = None) -> s
         counted, allocatable = dict(shape.counted), node.room
         others = dict(reading.used) if reading else {}
         for name, amount in template.requests:
-            taken = used.get(name, 0) + others.get(name, 0) + counted.get(name, 0) - freed.get(name, 0)
-            if yielding:
-                taken -= node.reserved.get(name, 0) - freed.get(name, 0)
+            taken = used.get(name, 0) + others.get(name, 0) + counted.get(name, 0) - freed.others.get(name, 0)
+            taken -= node.reserved.get(name, 0) if yielding else freed.placeholders.get(name, 0)
             if taken + amount > allocatable.get(name, 0):
                 return NO_ROOM
-    slots = node.pods - (node.placeholders if yielding else freed.get(PODS, 0)) + (reading.pods if reading else 0)
+    slots = node.pods - freed.others.get(PODS, 0) + (reading.pods if reading else 0)
+    slots -= node.placeholders if yielding else freed.placeholders.get(PODS, 0)
     if slots + 2 > record.slots:
         return NO_SLOT
     if not node.atelet_bound and reading and not template.ports.isdisjoint(reading.ports):
@@ -145,7 +154,7 @@ def foreign(node: Node) -> bool:
     return not node.own and not node.atelet_ready and node.claims > 0
 
 
-def _room_for_all(case: Case, node: Node, freed: Mapping[str, int], reading: Reading | None) -> bool:
+def _room_for_all(case: Case, node: Node, freed: Freed, reading: Reading | None) -> bool:
     """Whether atelet has its room there even if every pod that this process knows no pick of is on its way there.
 
     Who else answers for this node knows no more than we do, and what we answer is unknown there until it is bound; but
@@ -156,10 +165,12 @@ def _room_for_all(case: Case, node: Node, freed: Mapping[str, int], reading: Rea
     itself = 0 if case.ledger.is_adrift(case.demand.uid) else 1
     counted, others = dict(case.demand.shape.counted), dict(reading.used) if reading else {}
     for name, amount in case.template.requests:
-        taken = node.used.get(name, 0) + adrift.used.get(name, 0) + others.get(name, 0) - freed.get(name, 0)
+        taken = node.used.get(name, 0) + adrift.used.get(name, 0) + others.get(name, 0)
+        taken -= freed.others.get(name, 0) + freed.placeholders.get(name, 0)
         if taken + itself * counted.get(name, 0) + amount > node.room.get(name, 0):
             return False
-    slots = node.pods + adrift.pods + (reading.pods if reading else 0) - freed.get(PODS, 0)
+    slots = node.pods + adrift.pods + (reading.pods if reading else 0)
+    slots -= freed.others.get(PODS, 0) + freed.placeholders.get(PODS, 0)
     return record is not None and slots + itself + 1 <= record.slots
 
 

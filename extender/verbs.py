@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -26,6 +27,7 @@ from extender.claim import Claims
 from extender.demand import Demand, demand
 from extender.filter import Choice, choose, refusals
 from extender.hold import Hold
+from extender.preempt import ELSEWHERE, Verdict
 from extender.promises import Promises
 from extender.refused import Refusal, Refusals, refusal
 from extender.rules import COMING, HELD_BACK, UNCLAIMED, Case, Rules, answerable, claims, current_reading, drop, no_room
@@ -47,6 +49,8 @@ REPLAY_SECONDS: Final = 0.5
 
 READ_AT_ONCE: Final = 8
 """How many of the nodes that may be freed are read before we say which: the best come first."""
+ROUNDS: Final = 5
+"""How often that is decided anew by what was read; nodes that are still unread then are not answered."""
 LOOKS: Final = 32
 """How many nodes one call looks at before it gives up for now; the next call knows them, and goes on."""
 WARY_SECONDS: Final = 300.0
@@ -185,18 +189,34 @@ class Verbs:
         until = asyncio.get_running_loop().time() + self._deadline
         wanted = demand(args.pod, record, await self._pool(record, until))
         others = self._others or args.pod.spec.priority_class_name != self._class
-        verdict = preempt.decide(self._case(wanted), victims, others=others)
-        unread = [node for name in verdict.keep if (node := self._view.ledger.nodes.get(name)) is not None]
-        unread = [node for node in unread if _unread(self._case(wanted), node)][:READ_AT_ONCE]
-        if unread:
-            for node in unread:
+        begun = time.monotonic()
+        for last in (*(False,) * ROUNDS, True):
+            case = self._case(wanted)
+            verdict = preempt.decide(case, victims, others=others)
+            best = self._promises.best(case, verdict.keep)
+            read = [] if last else self._to_read(case, verdict, (best,) if best else verdict.keep, begun)
+            if not read:
+                break
+            for node in read:
                 await self.claims.open(node, wanted.pool, write=False, read=True, until=until)
-            verdict = preempt.decide(self._case(wanted), victims, others=others)
-        keep = self._promises.settle(self._case(wanted), verdict.keep)
+        known = {name: one for name, one in verdict.keep.items() if not _unread(case, case.ledger.nodes[name])}
+        keep = self._promises.settle(case, known)
+        for name, named in keep.items():
+            if any(pod.uid not in case.ledger.pods for pod in named.pods or ()):
+                case.ledger.unread(name)  # when the pod comes back, those are gone
         outcome = f"{len(verdict.keep)} of {len(victims)} nodes may be freed: {', '.join(keep) or 'none'}"
         self.ring.add(_key(record), "preempt", outcome, explain.summary(verdict.dropped))
         metrics.CALLS.labels("preempt", "answered" if verdict.keep else "refused").inc()
         return PreemptionResult(keep)
+
+    @staticmethod
+    def _to_read(case: Case, verdict: Verdict, answer: Iterable[str], begun: float) -> list[Node]:
+        """Nodes whose other pods must be known before one of them is freed, and those that were read too long ago to
+        know a victim."""
+        nodes = case.ledger.nodes
+        behind = (nodes[name] for name, reason in verdict.dropped.items() if reason == ELSEWHERE)
+        older = [node for node in behind if node.reading is not None and node.reading.at < begun]
+        return [*(nodes[name] for name in answer if _unread(case, nodes[name])), *older][:READ_AT_ONCE]
 
     async def _pool(self, record: PodRecord, until: float) -> str:
         """The UID of the pod's pool, which must be alive. One that the watch has not shown yet is asked for once."""

@@ -319,6 +319,33 @@ def test_a_stranger_is_not_evicted_for_an_ateom_that_is_refused_anyway(
     assert {pod["metadata"]["name"] for pod in pods} == before, "0 evictions"
 
 
+def test_a_pod_with_a_class_of_its_own_evicts_as_many_strangers_as_it_needs(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    """Two of 1.5 CPUs on 4, and half of one for atelet: one of them makes room for another 1.5."""
+    (node,) = nodes(1, cpu="4")
+    container = {"name": "c", "image": "registry.example/c:1", "resources": {"requests": {"cpu": "1500m"}}}
+    spec = {"containers": [container], "nodeSelector": {OWNER: namespace}, "terminationGracePeriodSeconds": 0}
+    create(plane, [{"metadata": {"name": f"s{n}", "namespace": namespace}, "spec": spec} for n in range(2)])
+    where(plane, namespace, 2)
+    pool = substrate.pool(plane, namespace, "web")
+    wanted = {"requests": {"cpu": "1500m", "memory": "64Mi"}}
+    create(plane, [ateom(pool, "ours", **wanted)])
+    message(plane, namespace, "ours")
+    priority_class(plane, OWN, 5000)
+    create(plane, [ateom(pool, "p", **wanted, priorityClassName=OWN)])
+
+    def placed() -> bool:
+        pods = plane.api.list(f"/api/v1/namespaces/{namespace}/pods")
+        return {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in pods}.get("p") == node
+
+    plane.wait(placed, timeout=60, why="the pod to be placed")
+    left = {pod["metadata"]["name"] for pod in plane.api.list(f"/api/v1/namespaces/{namespace}/pods")}
+    assert len(left & {"s0", "s1"}) == 1 and "ours" in left
+    ready_atelets(plane, [node])
+    within_allocatable(plane, [node])
+
+
 def test_placeholders_are_preempted_and_nothing_else(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
 ) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from ateplace.entries import Reading
+from ateplace.resources import Amounts
 from extender import preempt
 from extender import rules as why
 from extender.wire import MetaPod, MetaVictims
@@ -82,6 +83,28 @@ def test_what_may_be_preempted(
     verdict = preempt.decide(case(KNOWN), asked, others=others)
     assert (sorted(verdict.keep), verdict.dropped) == (kept, dropped)
     assert all(verdict.keep[name] is asked[name] for name in kept), "victims are never changed"
+
+
+@pytest.mark.parametrize(
+    ("asked", "dropped"),
+    [
+        pytest.param(["large"], {}, id="what it takes is given back"),
+        pytest.param(["small"], {"cold": why.NO_ROOM}, id="too little is given back"),
+        pytest.param(["large", "nobody"], {"cold": preempt.ELSEWHERE}, id="a UID that was not read there"),
+    ],
+)
+@pytest.mark.parametrize("placeholder", [False, True])
+def test_a_stranger_gives_back_what_was_read_of_it(
+    asked: list[str], dropped: dict[str, str], placeholder: bool
+) -> None:
+    """Also beside a placeholder on a warm node, whose room does not count anyway."""
+    more = (pod("ph", "cold", placeholder=True), atelet("cold")) if placeholder else ()
+    known = ledger(node("cold", "A", cpu=4000), *more)
+    each: dict[str, Amounts] = {"large": (("cpu", 2000),), "small": (("cpu", 700),), "other": (("cpu", 1000),)}
+    known.read("cold", "cold-uid", Reading((("cpu", 3700),), 3, frozenset(), 0.0, each))
+    tight = case(known, atelet_template=template(cpu=500))
+    verdict = preempt.decide(tight, {"cold": victims(*asked)}, others=True)
+    assert verdict.dropped == dropped and bool(verdict.keep) is not bool(dropped)
 
 
 def test_room_that_would_not_do_beside_atelet_is_not_made() -> None:
