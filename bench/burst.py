@@ -116,7 +116,8 @@ class Bench:
         named = [f"r{self.number}-{n}" for n in range(count)]
         pods = [{**template, "metadata": {**template["metadata"], "name": name}} for name in named]
         process = f"scheduler-{'ateplace' if ours else STOCK}.yaml"
-        pids = {"extender": self.rig.pids[0], "scheduler": process_with("kube-scheduler", process)}
+        scheduler = process_with("kube-scheduler", str(self.plane.directory), process)
+        pids = {"extender": self.rig.pids[0], "scheduler": scheduler}
         before = {name: cpu_seconds(pid) for name, pid in pids.items()}
         written = self.rig.metric("ateplace_extender_claims_total", result="written")
         failed = self.rig.metric("ateplace_extender_calls_total", result="error")
@@ -130,7 +131,9 @@ class Bench:
             self.wait_bound(namespace, count)
             result = Result(requests=api_requests(self.plane) - asked)
             result.cpu = {name: cpu_seconds(pid) - before[name] for name, pid in pids.items()}
-            time.sleep(0.3)  # let the last chunks arrive; every event that matters is known to be written
+            for recorder in (watched, nodes):
+                if recorder:
+                    recorder.reach_present()
             bound = bindings(watched.events())
             result.seconds = [at - sent[name] for name, (at, *_) in bound.items()]
             result.nodes = len({node for _, _, node, _ in bound.values()})

@@ -22,6 +22,8 @@ from local.plane import ControlPlane
 
 TAIL = 64 * 1024
 VERSION = re.compile(rb'"resourceVersion":"(\d+)"')
+SPLIT = 64
+"""More than such a version takes: it may be cut in two by the end of a chunk."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -33,9 +35,11 @@ class Recorder:
         self._path = path
         self._chunks: list[tuple[float, bytes]] = []
         self._stopped = threading.Event()
+        self._begun = 0
 
     def __enter__(self) -> "Recorder":
         version = self._api.get(self._path, limit="1")["metadata"]["resourceVersion"]
+        self._begun = int(version)
         threading.Thread(target=self._follow, args=(version,), daemon=True).start()
         return self
 
@@ -67,6 +71,22 @@ class Recorder:
             found = VERSION.findall(whole.rpartition(b"\n")[2])
             version = found[0].decode() if found else version
         self._api.close()
+
+    def reach_present(self, seconds: float = 60.0) -> None:
+        """Wait until everything that has happened to these objects so far has arrived."""
+        items = self._api.get(self._path)["items"]
+        newest = max((int(item["metadata"]["resourceVersion"]) for item in items), default=0)
+        reached, scanned, rest = self._begun, 0, b""
+        deadline = time.monotonic() + seconds
+        while reached < newest:
+            chunks = self._chunks[scanned:]
+            scanned += len(chunks)
+            text = rest + b"".join(chunk for _, chunk in chunks)
+            reached = max(reached, *map(int, VERSION.findall(text)), 0)
+            rest = text[-SPLIT:]
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self._path}: at {reached}, not {newest}")
+            time.sleep(0.02)
 
     def events(self) -> list[tuple[float, Object]]:
         """(when it had arrived, the event)."""
