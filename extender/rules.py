@@ -6,6 +6,7 @@ let the pod pass, so they are all answered as unresolvable.
 """
 
 from collections.abc import Mapping
+from math import inf
 from typing import Final
 
 from msgspec import Struct
@@ -42,8 +43,7 @@ class Rules(Struct, frozen=True, gc=False):
     ateoms_per_node: int = 0
     atelet_unready_seconds: float = 60.0
     window: float = 60.0
-    """Seconds for which a write of our own may be answered again: half the linger, and in any case long enough for the
-    call that wrote it (the pod it is about is unbound, which holds the claim)."""
+    """Seconds for which a write of our own may be answered again: half the linger."""
     reading_seconds: float = 60.0
     """Seconds for which what we read about a node's other pods is believed."""
     open_ahead: int = 24
@@ -56,7 +56,7 @@ class Rules(Struct, frozen=True, gc=False):
         return cls(
             ateoms_per_node=extender.ateoms_per_node,
             atelet_unready_seconds=extender.atelet_unready_seconds,
-            window=max(linger / 2, extender.deadline),
+            window=linger / 2,
             open_ahead=extender.open_ahead,
             trust_held=linger > settings.cluster.stale_after,
         )
@@ -70,6 +70,8 @@ class Case(Struct, frozen=True, gc=False):
     template: AteletTemplate
     rules: Rules
     now: float
+    begun: float = inf
+    """When the call began; inf when the pod is in no call."""
 
 
 def drop(case: Case, node: Node | None) -> str:
@@ -98,10 +100,7 @@ class Freed(Struct, frozen=True, gc=False):
     others: Mapping[str, int] = {}
 
 
-NOTHING: Final = Freed()
-
-
-def no_room(case: Case, node: Node, freed: Freed = NOTHING) -> str:
+def no_room(case: Case, node: Node, freed: Freed | None = None) -> str:
     """Why this pod does not go to the node beside what is there, picks in flight included.
 
     The scheduler has checked that the pod fits by its requests. Three things it does not check: our own cap, atelet's
@@ -120,6 +119,7 @@ def no_room(case: Case, node: Node, freed: Freed = NOTHING) -> str:
         return UNKNOWN
     if case.rules.ateoms_per_node and not demand.placeholder and node.ateoms >= case.rules.ateoms_per_node:
         return CROWDED
+    freed = freed or Freed()
     used, shape = node.used, demand.shape
     yielding = node.placeholders > 0 and node.atelet_bound and not demand.placeholder
     reading = current_reading(case, node)
@@ -207,10 +207,16 @@ def claims(case: Case) -> bool:
 
 def answerable(case: Case, node: Node) -> bool:
     """The reply rule (`Ledger.answerable`), in full where the settings allow it; else only what we wrote ourselves, and
-    so on a node that another process may be filling, which learns by the write that it is not alone."""
+    so on a node that another process may be filling, which learns by the write that it is not alone.
+
+    What was written since the call began may be answered however short the linger is: the pod was unbound before that,
+    and is as long as the call lasts. The reconciler looks for unbound pods of the pool once the claim has been idle for
+    a linger, so after the write, and keeps it. Another pod may have come after that look, hence the window.
+    """
     if not claims(case):
         return True
+    window = max(case.rules.window, case.now - case.begun)
     if case.rules.trust_held and not foreign(node):
-        return case.ledger.answerable(node.name, case.demand.pool, case.now, case.rules.window)
+        return case.ledger.answerable(node.name, case.demand.pool, case.now, window)
     tenant = node.tenants.get(case.demand.pool)
-    return tenant is not None and tenant.value is not None and case.now - tenant.sent < case.rules.window
+    return tenant is not None and tenant.value is not None and case.now - tenant.sent < window

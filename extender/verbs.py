@@ -115,10 +115,11 @@ class Verbs:
 
     async def _filter(self, pod: Pod, record: PodRecord, sent: Names, until: float) -> FilterResult:
         ledger = self._view.ledger
-        ledger.expire(time.monotonic())
+        begun = time.monotonic()
+        ledger.expire(begun)
         known = record.uid in ledger.pods
         wanted = demand(pod, record, await self._pool(record, until))
-        case = self._case(wanted)
+        case = self._case(wanted, begun)
         if node := self._replayed(case, sent):
             return self._answer(case, record, Choice(node))
         ledger.failed(wanted.uid)
@@ -138,7 +139,7 @@ class Verbs:
                 if looks > LOOKS:
                     raise Unfit(f"no room beside atelet on the {LOOKS} nodes looked at; there are more")
                 await self.claims.open(node, wanted.pool, write=False, read=True, until=until)
-                case = self._case(wanted)
+                case = self._case(wanted, begun)
                 continue
             self._assume(case, node)
             self.claims.ahead(choice.ahead, wanted.pool, read=partial(_unread, case), wary=wary)
@@ -155,7 +156,7 @@ class Verbs:
                 continue
             # Time has passed: decide on this node again, by what is known now, without the pick itself.
             ledger.forget(wanted.uid)
-            case = self._case(wanted)
+            case = self._case(wanted, begun)
             full = no_room(case, node)
             if known and record.uid not in ledger.pods:
                 raise Unfit(GONE)
@@ -239,10 +240,10 @@ class Verbs:
             raise Unfit(f"the WorkerPool {record.namespace}/{record.pool} is being deleted")
         return pool.uid
 
-    def _case(self, wanted: Demand) -> Case:
+    def _case(self, wanted: Demand, begun: float = math.inf) -> Case:
         if self._view.template is None:
             raise Unfit(self._missing)
-        return Case(wanted, self._view.ledger, self._view.template, self._rules, time.monotonic())
+        return Case(wanted, self._view.ledger, self._view.template, self._rules, time.monotonic(), begun)
 
     def _assume(self, case: Case, node: Node) -> None:
         wanted = case.demand

@@ -400,3 +400,14 @@ def test_a_node_that_another_process_may_be_filling_is_touched_before_it_is_answ
     assert not why.answerable(case(known), known.nodes["n1"])
     known.atelet_seen(atelet("n1"), 1)
     assert why.answerable(case(known), known.nodes["n1"])
+
+
+def test_a_write_is_answered_within_half_a_linger_and_to_the_call_that_made_it_however_short_that_is() -> None:
+    known = ledger(pool(), node("n1"))
+    opened(known, "n1")
+    short = Rules(window=1.0)
+    n1 = known.nodes["n1"]
+    assert why.answerable(case(known, rules=short, now=0.9), n1)
+    assert not why.answerable(case(known, rules=short, now=1.0), n1)
+    assert why.answerable(structs.replace(case(known, rules=short, now=4.0), begun=-0.1), n1)
+    assert not why.answerable(structs.replace(case(known, rules=short, now=4.0), begun=0.1), n1)
