@@ -75,6 +75,7 @@ class Ledger:
         """Pool UID to the pods that carry it and came before the pool itself."""
         self._unseen: dict[str, float] = {}
         """When pods that the watch has not shown were picked a node, oldest first."""
+        self._next_look = -inf
         self._forged: set[str] = set()
         self._atelets: dict[str, str] = {}
         self._on_node: list[Listener] = []
@@ -290,7 +291,10 @@ class Ledger:
             self._unseen[pod_uid] = now
 
     def expire(self, now: float) -> None:
-        """Drop the picks that nobody has spoken of for too long. Costs a look at the oldest."""
+        """Drop the picks that nobody has spoken of for too long. Costs a look at the oldest, once a second."""
+        if now < self._next_look:
+            return
+        self._next_look = now + 1.0
         while self._unseen:
             pod_uid, at = next(iter(self._unseen.items()))
             if now - at < UNSEEN:

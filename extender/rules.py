@@ -96,8 +96,11 @@ def drop(case: Case, node: Node | None) -> str:
 class Freed(Struct, frozen=True, gc=False):
     """What victims on a node would give back, their slots included."""
 
-    placeholders: Mapping[str, int] = {}
-    others: Mapping[str, int] = {}
+    placeholders: Mapping[str, int]
+    others: Mapping[str, int]
+
+
+NONE: Final[Mapping[str, int]] = {}
 
 
 def no_room(case: Case, node: Node, freed: Freed | None = None) -> str:
@@ -119,7 +122,7 @@ def no_room(case: Case, node: Node, freed: Freed | None = None) -> str:
         return UNKNOWN
     if case.rules.ateoms_per_node and not demand.placeholder and node.ateoms >= case.rules.ateoms_per_node:
         return CROWDED
-    freed = freed or Freed()
+    ended, gone = (freed.placeholders, freed.others) if freed else (NONE, NONE)
     used, shape = node.used, demand.shape
     yielding = node.placeholders > 0 and node.atelet_bound and not demand.placeholder
     reading = current_reading(case, node)
@@ -127,12 +130,12 @@ def no_room(case: Case, node: Node, freed: Freed | None = None) -> str:
         counted, allocatable = dict(shape.counted), node.room
         others = dict(reading.used) if reading else {}
         for name, amount in template.requests:
-            taken = used.get(name, 0) + others.get(name, 0) + counted.get(name, 0) - freed.others.get(name, 0)
-            taken -= node.reserved.get(name, 0) if yielding else freed.placeholders.get(name, 0)
+            taken = used.get(name, 0) + others.get(name, 0) + counted.get(name, 0) - gone.get(name, 0)
+            taken -= node.reserved.get(name, 0) if yielding else ended.get(name, 0)
             if taken + amount > allocatable.get(name, 0):
                 return NO_ROOM
-    slots = node.pods - freed.others.get(PODS, 0) + (reading.pods if reading else 0)
-    slots -= node.placeholders if yielding else freed.placeholders.get(PODS, 0)
+    slots = node.pods - gone.get(PODS, 0) + (reading.pods if reading else 0)
+    slots -= node.placeholders if yielding else ended.get(PODS, 0)
     if slots + 2 > record.slots:
         return NO_SLOT
     if not node.atelet_bound and reading and not template.ports.isdisjoint(reading.ports):
@@ -154,7 +157,7 @@ def foreign(node: Node) -> bool:
     return not node.own and not node.atelet_ready and node.claims > 0
 
 
-def _room_for_all(case: Case, node: Node, freed: Freed, reading: Reading | None) -> bool:
+def _room_for_all(case: Case, node: Node, freed: Freed | None, reading: Reading | None) -> bool:
     """Whether atelet has its room there even if every pod that this process knows no pick of is on its way there.
 
     Who else answers for this node knows no more than we do, and what we answer is unknown there until it is bound; but
@@ -162,15 +165,16 @@ def _room_for_all(case: Case, node: Node, freed: Freed, reading: Reading | None)
     answer tells the other one that the node is not its own any more.
     """
     adrift, record = case.ledger.adrift, node.record
+    ended, gone = (freed.placeholders, freed.others) if freed else (NONE, NONE)
     itself = 0 if case.ledger.is_adrift(case.demand.uid) else 1
     counted, others = dict(case.demand.shape.counted), dict(reading.used) if reading else {}
     for name, amount in case.template.requests:
         taken = node.used.get(name, 0) + adrift.used.get(name, 0) + others.get(name, 0)
-        taken -= freed.others.get(name, 0) + freed.placeholders.get(name, 0)
+        taken -= gone.get(name, 0) + ended.get(name, 0)
         if taken + itself * counted.get(name, 0) + amount > node.room.get(name, 0):
             return False
     slots = node.pods + adrift.pods + (reading.pods if reading else 0)
-    slots -= freed.others.get(PODS, 0) + freed.placeholders.get(PODS, 0)
+    slots -= gone.get(PODS, 0) + ended.get(PODS, 0)
     return record is not None and slots + itself + 1 <= record.slots
 
 
