@@ -155,17 +155,14 @@ class Pool(Struct, gc=False):
     pods: int = 0
     """Live pods of it, bound or not, placeholders included."""
     picks: int = 0
+    pending: int = 0
+    """Unbound ateoms that have not been picked a node yet and were not refused lately."""
 
     @property
     def warm(self) -> bool:
         """Whether placeholders hold claims. Those of a pool that we do not know hold none: whoever may create pods can
         invent a pool's UID. Ateoms always hold theirs: their pool may be gone without them."""
         return self.record is not None and self.record.warm
-
-    @property
-    def pending(self) -> int:
-        """Unbound pods that have not been picked a node yet."""
-        return max(0, self.unbound - self.picks)
 
 
 class Attempt(Struct, gc=False):

@@ -47,6 +47,8 @@ from ateplace.resources import Shape
 
 EXPIRY: Final = 600.0
 UNSEEN: Final = 60.0
+REFUSED: Final = 300.0
+"""The scheduler itself tries a refused pod again after five minutes, whatever happens."""
 AVOIDED: Final = 8
 """How many nodes that failed a pod are remembered for it."""
 
@@ -76,6 +78,8 @@ class Ledger:
         self._unseen: dict[str, float] = {}
         """When pods that the watch has not shown were picked a node, oldest first."""
         self._next_look = -inf
+        self._refused: dict[str, float] = {}
+        """When unbound pods were last refused all nodes, oldest first."""
         self._forged: set[str] = set()
         self._atelets: dict[str, str] = {}
         self._on_node: list[Listener] = []
@@ -95,6 +99,8 @@ class Ledger:
         node = self._node(record.name)
         if node.record is None or not _same_node(node.record, record):
             self.generation += 1
+        if node.record is None:
+            self._forgive(inf)  # it may be what they waited for
         if node.record and node.record.uid != record.uid:
             self._disown(node, now)
         node.record = record
@@ -286,15 +292,26 @@ class Ledger:
         self._pool(pool_uid).picks += 1
         node.load(shape, placeholder=placeholder, times=1)
         if pod:
+            self._pardon(pod_uid)
             self._drift(pod, -1)
+            self._expect(pod, self._owner(pod), -1)
         else:
             self._unseen[pod_uid] = now
+
+    def refused(self, pod_uid: str, now: float) -> None:
+        """The pod was refused all nodes: nothing need be opened for it until something changes."""
+        pod = self.pods.get(pod_uid)
+        if pod and self.is_adrift(pod_uid):
+            if self._refused.pop(pod_uid, None) is None:
+                self._expect(pod, self._owner(pod), -1)
+            self._refused[pod_uid] = now
 
     def expire(self, now: float) -> None:
         """Drop the picks that nobody has spoken of for too long. Costs a look at the oldest, once a second."""
         if now < self._next_look:
             return
         self._next_look = now + 1.0
+        self._forgive(now)
         while self._unseen:
             pod_uid, at = next(iter(self._unseen.items()))
             if now - at < UNSEEN:
@@ -479,7 +496,7 @@ class Ledger:
     def _unfile(self, record: PodRecord, now: float) -> None:
         self.generation += 1
         del self.pods[record.uid]
-        pool_uid = "" if record.uid in self._forged else record.pool_uid
+        pool_uid = self._owner(record)
         self._forged.discard(record.uid)
         if unproven := self._unproven.get(record.pool_uid):
             unproven.discard(record.uid)
@@ -490,8 +507,9 @@ class Ledger:
             self._unlabelled[key].discard(record.uid)
             if not self._unlabelled[key]:
                 del self._unlabelled[key]
-            pool_uid = self._adopted.pop(record.uid)
+            del self._adopted[record.uid]
         self._leave(record, pool_uid, now)
+        self._refused.pop(record.uid, None)
         if record.node:
             node = self.nodes[record.node]
             node.load(record.shape, placeholder=record.placeholder, times=-1)
@@ -507,6 +525,8 @@ class Ledger:
         pool.pods += 1
         if not record.node:
             pool.unbound += 1
+            if not self._picked(record.uid):
+                self._expect(record, pool_uid, 1)
         else:
             tenant = self._tenant(self._node(record.node), pool_uid)
             if record.placeholder:
@@ -524,6 +544,8 @@ class Ledger:
         pool.pods -= 1
         if not record.node:
             pool.unbound -= 1
+            if not self._picked(record.uid):
+                self._expect(record, pool_uid, -1)
         else:
             node = self.nodes[record.node]
             tenant = node.tenants[pool_uid]
@@ -574,6 +596,7 @@ class Ledger:
         pod = self.pods.get(pod_uid)
         if pod and not pod.node:
             self._drift(pod, 1)
+            self._expect(pod, self._owner(pod), 1)
         node = self.nodes[attempt.node]
         pool = self.pools[attempt.pool]
         tenant = node.tenants[attempt.pool]
@@ -587,6 +610,30 @@ class Ledger:
     def _picked(self, pod_uid: str) -> bool:
         attempt = self.attempts.get(pod_uid)
         return attempt is not None and bool(attempt.node)
+
+    def _owner(self, pod: PodRecord) -> str:
+        """The UID of the pool that a filed pod is counted for; empty when it is none."""
+        if pod.uid in self._forged:
+            return ""
+        return pod.pool_uid or self._adopted[pod.uid]
+
+    def _expect(self, pod: PodRecord, pool_uid: str, times: int) -> None:
+        """Count an unbound pod without a pick among those that nodes are opened for, or no longer."""
+        if pool_uid and not pod.placeholder and pod.uid not in self._refused:
+            self.pools[pool_uid].pending += times
+
+    def _pardon(self, pod_uid: str) -> None:
+        if self._refused.pop(pod_uid, None) is not None:
+            pod = self.pods[pod_uid]
+            self._expect(pod, self._owner(pod), 1)
+
+    def _forgive(self, now: float) -> None:
+        """Those that were refused long enough ago are expected again."""
+        while self._refused:
+            pod_uid, at = next(iter(self._refused.items()))
+            if now - at < REFUSED:
+                return
+            self._pardon(pod_uid)
 
     def _drift(self, pod: PodRecord, times: int) -> None:
         self.adrift.load(pod.shape, placeholder=pod.placeholder, times=times)

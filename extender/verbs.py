@@ -128,6 +128,7 @@ class Verbs:
         looks = 0
         hold = self.hold.may(case)
         if not hold and (before := self._refusals.again(case, sent)):
+            ledger.refused(record.uid, case.now)
             return self._say(record, before)
         while choice := choose(case, sent, excluded=tried, hold=hold):
             if known and record.uid not in ledger.pods:
@@ -304,6 +305,8 @@ class Verbs:
         said = refusal(reasons)
         if pure and not hold:
             self._refusals.give(case, said)
+        if not hold:
+            case.ledger.refused(case.demand.uid, case.now)
         return self._say(record, said)
 
     def _say(self, record: PodRecord, said: Refusal) -> FilterResult:

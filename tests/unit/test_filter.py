@@ -262,6 +262,18 @@ def test_what_is_open_and_unused_counts_as_claimed_ahead(open_already: int, expe
     assert ahead(decided, NAMES) == expected
 
 
+def test_nothing_is_claimed_ahead_for_pods_that_are_stuck_or_for_placeholders_that_wait() -> None:
+    decided = burst(13)
+    known = decided.ledger
+    for number in range(20):
+        known.pod_seen(pod(f"ph{number}", placeholder=True), 0)
+        known.pod_seen(pod(f"stuck{number}"), 0)
+        known.refused(f"stuck{number}", 0)
+    assert ahead(decided, NAMES) == ["n01", "n02", "n03"]
+    known.node_seen(node("n99"), 1)
+    assert len(ahead(decided, NAMES)) == 8, "it may be what they waited for"
+
+
 def test_nothing_is_claimed_ahead_for_placeholders_or_with_the_setting_at_zero() -> None:
     assert ahead(burst(1000, placeholder=True), NAMES) == []
     assert ahead(burst(1000, rules=Rules(open_ahead=0)), NAMES) == []

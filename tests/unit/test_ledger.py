@@ -325,6 +325,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.pods: dict[str, PodRecord] = {}
         self.pools: dict[str, PoolRecord] = {}
         self.picks: dict[str, tuple[str, str, Shape, bool]] = {}
+        self.refused: set[str] = set()
 
     def tick(self) -> float:
         self.now += 1
@@ -385,6 +386,8 @@ class LedgerMachine(RuleBasedStateMachine):
         if record is None:
             self.ledger.node_gone(name, self.tick())
         else:
+            if old is None:
+                self.refused.clear()
             self.seen[name] = record
             self.ledger.node_seen(record, self.tick())
 
@@ -409,12 +412,15 @@ class LedgerMachine(RuleBasedStateMachine):
             self.pods[uid] = record
         if finished or on:
             self.picks.pop(uid, None)
+        if finished or on or (known and known.placeholder != placeholder):
+            self.refused.discard(uid)
         self.ledger.pod_seen(record, self.tick())
 
     @rule(uid=st.sampled_from(PODS))
     def a_pod_is_gone(self, uid: str) -> None:
         self.pods.pop(uid, None)
         self.picks.pop(uid, None)
+        self.refused.discard(uid)
         self.ledger.pod_gone(uid, self.tick())
 
     @rule(uid=st.sampled_from(POOLS), name=st.sampled_from(["pool", "other"]), warm=st.booleans())
@@ -433,6 +439,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(uid=st.sampled_from(PODS), pool_uid=st.sampled_from(POOLS), on=st.sampled_from(NODES))
     def a_pod_is_picked_a_node(self, uid: str, pool_uid: str, on: str) -> None:
         self.picks.pop(uid, None)
+        self.refused.discard(uid)
         if uid not in self.pods or not self.pods[uid].node:
             self.picks[uid] = (pool_uid, on, SMALL, False)
         self.ledger.assume(uid, pool_uid, on, SMALL, now=self.tick())
@@ -444,8 +451,15 @@ class LedgerMachine(RuleBasedStateMachine):
         del self.picks[uid]
         getattr(self.ledger, how)(uid)
 
+    @rule(uid=st.sampled_from(PODS))
+    def a_pod_is_refused(self, uid: str) -> None:
+        if uid in self.pods and not self.pods[uid].node and uid not in self.picks:
+            self.refused.add(uid)
+        self.ledger.refused(uid, self.tick())
+
     @rule()
     def a_long_time_passes(self) -> None:
+        self.refused.clear()
         self.now += EXPIRY
         self.picks.clear()
         self.ledger.expire(self.tick())
@@ -504,6 +518,8 @@ class LedgerMachine(RuleBasedStateMachine):
             assert (found.unbound if found else 0) == sum(not p.node for p in owned)
             assert (found.pods if found else 0) == len(owned)
             assert (found.picks if found else 0) == sum(owner == uid for owner, *_ in self.picks.values())
+            waiting = [p for p in owned if not p.node and not p.placeholder and p.uid not in self.picks]
+            assert (found.pending if found else 0) == sum(p.uid not in self.refused for p in waiting)
 
     @invariant()
     def what_is_adrift_is_unbound_and_has_no_pick(self) -> None:
