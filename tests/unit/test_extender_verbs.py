@@ -16,7 +16,7 @@ from ateplace.view import View
 from extender import filter as filter_
 from extender import metrics, rules
 from extender.verbs import GONE, Verbs
-from extender.wire import FilterResult, extender_args
+from extender.wire import FilterResult, extender_args, preemption_args
 from tests.unit.cluster import node, pod, pool, template
 from tests.unit.kube_server import Answer, Request, Server, connected, kubeconfig, serving
 
@@ -35,10 +35,15 @@ class Api:
         self.nodes = {name: {"name": name, "uid": f"{name}-uid", "resourceVersion": "1"} for name in ("n1", "n2")}
         self.seen: list[str] = []
         """The methods of requests about nodes."""
+        self.strangers: dict[str, list[Any]] = {}
+        self.read: list[str] = []
+        """The nodes whose pods were listed."""
 
     async def __call__(self, request: Request, answer: Answer) -> None:
         if request.path == "/api/v1/pods":
-            await answer.reply(200, {"metadata": {"resourceVersion": "1"}, "items": []})
+            self.read.append(request.query["fieldSelector"].partition("=")[2])
+            items = self.strangers.get(self.read[-1], [])
+            await answer.reply(200, {"metadata": {"resourceVersion": "1"}, "items": items})
             return
         self.seen.append(request.method)
         if request.method == "PATCH" and self.fates:
@@ -239,3 +244,26 @@ def test_pods_that_are_refused_again_and_again_are_decided_upon_once(
         assert (await rig.filter(*names_)).error, "it is tried, and there is no such node"
 
     ask(tmp_path, Api(not_found), use)
+
+
+def test_a_node_is_read_before_strangers_are_preempted_there_and_again_afterwards(tmp_path: Path) -> None:
+    def stranger(uid: str, cpu: str) -> Any:
+        container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
+        return {"metadata": {"name": uid, "namespace": "ns", "uid": uid}, "spec": {"containers": [container]}}
+
+    async def use(rig: Rig) -> None:
+        rig.view.template = template(cpu=500)
+        rig.api.strangers = {"n1": [stranger("s1", "7900m")], "n2": [stranger("s2", "4"), stranger("s3", "4")]}
+        named = {"n1": ["s1"], "n2": ["s2", "nobody"]}
+        body = {
+            "Pod": {**POD, "metadata": {**POD["metadata"], "labels": LABELS}},  # type: ignore[dict-item]
+            "NodeNameToMetaVictims": {name: {"Pods": [{"UID": uid} for uid in uids]} for name, uids in named.items()},
+        }
+        answer = await rig.verbs.preempt(preemption_args(json.dumps(body).encode()))
+        assert {name: [pod.uid for pod in one.pods or ()] for name, one in answer.victims.items()} == {"n1": ["s1"]}
+        assert sorted(rig.api.read) == ["n1", "n2"], "n2 has no such pod, and is not asked twice"
+        assert rig.ledger.nodes["n1"].reading is None, "it will have changed when the pod comes back"
+        rig.api.strangers["n1"] = []
+        assert (await rig.filter("n1")).node_names == ["n1"]
+
+    ask(tmp_path, Api(), use, "n1", "n2")
