@@ -326,6 +326,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.pools: dict[str, PoolRecord] = {}
         self.picks: dict[str, tuple[str, str, Shape, bool]] = {}
         self.refused: set[str] = set()
+        self.atelets: dict[str, AteletRecord] = {}
 
     def tick(self) -> float:
         self.now += 1
@@ -451,6 +452,16 @@ class LedgerMachine(RuleBasedStateMachine):
         del self.picks[uid]
         getattr(self.ledger, how)(uid)
 
+    @rule(uid=st.sampled_from(["a1", "a2"]), on=st.sampled_from(NODES), ready=st.booleans(), bound=st.booleans())
+    def an_atelet_is_seen(self, uid: str, on: str, ready: bool, bound: bool) -> None:
+        self.atelets[uid] = atelet(uid, on, ready=ready and bound, bound=bound)
+        self.ledger.atelet_seen(self.atelets[uid], self.tick())
+
+    @rule(uid=st.sampled_from(["a1", "a2"]))
+    def an_atelet_is_gone(self, uid: str) -> None:
+        self.atelets.pop(uid, None)
+        self.ledger.atelet_gone(uid, self.tick())
+
     @rule(uid=st.sampled_from(PODS))
     def a_pod_is_refused(self, uid: str) -> None:
         if uid in self.pods and not self.pods[uid].node and uid not in self.picks:
@@ -496,6 +507,9 @@ class LedgerMachine(RuleBasedStateMachine):
             assert {k: v for k, v in (entry.reserved if entry else {}).items() if v} == dict(reserved)
             assert (entry.pods if entry else 0) == len(here) + len(picked)
             assert (entry.ateoms if entry else 0) == sum(not ph for _, _, ph in [*here, *picked])
+            there = [one for one in self.atelets.values() if one.node == name]
+            assert (entry is not None and entry.atelet_ready) == any(one.ready for one in there)
+            assert (entry is not None and entry.atelet_bound) == any(one.bound for one in there)
             claims = {uid: self.claim(name, uid) for uid in POOLS}
             assert (name in ledger.claimed) == any(value is not None for value in claims.values())
             for uid in POOLS:
@@ -538,7 +552,8 @@ class LedgerMachine(RuleBasedStateMachine):
         on = {p.node for p in self.pods.values()}
         picked = {owner for owner, *_ in self.picks.values()}
         assert set(self.ledger.pools) == ({*self.pools, *owners, *picked} | {uid for _, uid in claimed}) - {""}
-        assert set(self.ledger.nodes) == {*self.seen, *on, *(where for _, where, *_ in self.picks.values())} - {""}
+        on |= {where for _, where, *_ in self.picks.values()} | {one.node for one in self.atelets.values()}
+        assert set(self.ledger.nodes) == {*self.seen, *on} - {""}
 
 
 TestLedgerMachine = pytest.mark.timeout(120)(LedgerMachine.TestCase)
