@@ -327,6 +327,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.picks: dict[str, tuple[str, str, Shape, bool]] = {}
         self.refused: set[str] = set()
         self.atelets: dict[str, AteletRecord] = {}
+        self.forged: set[str] = set()
 
     def tick(self) -> float:
         self.now += 1
@@ -399,14 +400,20 @@ class LedgerMachine(RuleBasedStateMachine):
         shape=st.sampled_from([SMALL, LARGE]),
         placeholder=st.booleans(),
         finished=st.booleans(),
+        namespace=st.sampled_from(["ns", "evil"]),
     )
     def a_pod_is_seen(  # noqa: PLR0917 - hypothesis passes them by keyword
-        self, uid: str, on: str, pool_uid: str, shape: Shape, placeholder: bool, finished: bool
+        self, uid: str, on: str, pool_uid: str, shape: Shape, placeholder: bool, finished: bool, namespace: str
     ) -> None:
         known = self.pods.get(uid)
         if known:
-            pool_uid, shape, on = known.pool_uid, known.shape, known.node or on
+            pool_uid, shape, on, namespace = known.pool_uid, known.shape, known.node or on, known.namespace
         record = pod(uid, on, pool_uid, shape=shape, placeholder=placeholder, finished=finished)
+        record = structs.replace(record, namespace=namespace)
+        if known is None or finished or (known.node, known.placeholder) != (on, placeholder):
+            self.forged.discard(uid)
+            if not finished and namespace == "evil" and pool_uid in self.pools:
+                self.forged.add(uid)
         if finished:
             self.pods.pop(uid, None)
         else:
@@ -422,6 +429,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.pods.pop(uid, None)
         self.picks.pop(uid, None)
         self.refused.discard(uid)
+        self.forged.discard(uid)
         self.ledger.pod_gone(uid, self.tick())
 
     @rule(uid=st.sampled_from(POOLS), name=st.sampled_from(["pool", "other"]), warm=st.booleans())
@@ -429,6 +437,8 @@ class LedgerMachine(RuleBasedStateMachine):
         name = self.pools[uid].name if uid in self.pools else name
         if any(other.name == name and other.uid != uid for other in self.pools.values()):
             return
+        if uid not in self.pools:
+            self.forged |= {p.uid for p in self.pods.values() if p.pool_uid == uid and p.namespace == "evil"}
         self.pools[uid] = pool(uid, name, warm=warm)
         self.ledger.pool_seen(self.pools[uid], self.tick())
 
@@ -476,6 +486,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.expire(self.tick())
 
     def owner(self, record: PodRecord) -> str:
+        if record.uid in self.forged or (record.namespace == "evil" and not record.pool_uid):
+            return ""
         if record.pool_uid:
             return record.pool_uid
         return next((uid for uid, known in self.pools.items() if known.name == record.pool), "")
