@@ -109,6 +109,34 @@ def test_two_replicas_leave_room_for_atelet_on_nodes_that_are_filled_exactly(
         within_allocatable(plane, list(used))
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_stranger_is_evicted_for_an_ateom_of_our_class_only_where_that_is_allowed(
+    plane: ControlPlane, pool: Object, namespace: str, nodes: Nodes, allowed: bool
+) -> None:
+    """Two of 1.5 CPUs on 4, and half of one for atelet: one of them makes room for another 1.5."""
+    (node,) = nodes(1, cpu="4")
+    container = {"name": "c", "image": "registry.example/c:1", "resources": {"requests": {"cpu": "1500m"}}}
+    spec = {"containers": [container], "nodeSelector": {OWNER: namespace}, "terminationGracePeriodSeconds": 0}
+    create(plane, [{"metadata": {"name": f"s{n}", "namespace": namespace}, "spec": spec} for n in range(2)])
+    where(plane, namespace, 2)
+    with atelet_with_requests(plane), Scheduling(plane, extender__preempt_others=allowed) as rig:
+        create(plane, [ateom(pool, "p", requests={"cpu": "1500m", "memory": "64Mi"})])
+        calls = "ateplace_extender_calls_total"
+        plane.wait(lambda: rig.metric(calls, verb="preempt") > 0, why="the scheduler to ask")
+
+        def left() -> dict[str, str]:
+            pods = plane.api.list(f"/api/v1/namespaces/{namespace}/pods")
+            return {pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in pods}
+
+        if allowed:
+            plane.wait(lambda: left()["p"] == node, timeout=60, why="the pod to be placed")
+            assert len(left()) == 2
+            ready_atelets(plane, [node])
+            within_allocatable(plane, [node])
+        else:
+            assert len(left()) == 3 and rig.metric(calls, verb="preempt", result="refused")
+
+
 @pytest.fixture
 def meddler(plane: ControlPlane) -> Iterator[Meddler]:
     with Meddler(plane) as between:
