@@ -167,11 +167,12 @@ class Watch(Generic[T, R]):
             if worked:
                 backoff.reset()
             if self._is_absent(failure):
-                self._mirror.begin()
-                if changes := self._mirror.end(0):
-                    yield changes
-                self._prove()
-                self._must_list = True
+                if self._mirror.store or not self.synced.is_set():
+                    self._mirror.begin()
+                    yield self._mirror.end(0)
+                # Its trouble stays: that there are none is known, and why is worth saying.
+                self._proved, self._must_list = time.monotonic(), True
+                self.synced.set()
             if failure is not None:
                 self._note(failure)
             at_once = worked and (failure is None or isinstance(failure, errors.Gone))

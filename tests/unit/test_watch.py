@@ -465,6 +465,7 @@ def test_a_collection_that_is_removed_is_empty_until_it_is_there_again(
             proved = follower.watch._proved
             await until(lambda: follower.watch._proved > proved)
             assert follower.watch.synced.is_set() and "could not find" in follower.watch.trouble
+            assert follower.watch.relists == 1
             absent = False
             await until(lambda: follower.current)
             task.cancel()
