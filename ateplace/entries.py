@@ -152,6 +152,8 @@ class Pool(Struct, gc=False):
     nodes: dict[str, Tenant] = field(default_factory=dict)
     unbound: int = 0
     """Live pods of it that no node has yet, by our watch."""
+    unbound_placeholders: int = 0
+    """Those of them that are placeholders."""
     pods: int = 0
     """Live pods of it, bound or not, placeholders included."""
     picks: int = 0
@@ -163,6 +165,11 @@ class Pool(Struct, gc=False):
         """Whether placeholders hold claims. Those of a pool that we do not know hold none: whoever may create pods can
         invent a pool's UID. Ateoms always hold theirs: their pool may be gone without them."""
         return self.record is not None and self.record.warm
+
+    @property
+    def claimants(self) -> int:
+        """Unbound pods that will hold a claim wherever they go."""
+        return self.unbound if self.warm else self.unbound - self.unbound_placeholders
 
 
 class Attempt(Struct, gc=False):

@@ -525,6 +525,7 @@ class Ledger:
         pool.pods += 1
         if not record.node:
             pool.unbound += 1
+            pool.unbound_placeholders += record.placeholder
             if not self._picked(record.uid):
                 self._expect(record, pool_uid, 1)
         else:
@@ -544,6 +545,7 @@ class Ledger:
         pool.pods -= 1
         if not record.node:
             pool.unbound -= 1
+            pool.unbound_placeholders -= record.placeholder
             if not self._picked(record.uid):
                 self._expect(record, pool_uid, -1)
         else:

@@ -85,7 +85,7 @@ def decide(ledger: Ledger, name: str, now: float, settings: Reconciler) -> Plan 
             patient = left > -settings.unbound_wait
             if left > 0:
                 again = min(again, left)
-            elif pool.unbound and patient:
+            elif pool.claimants and patient:
                 again = min(again, UNBOUND_LOOK)
             else:
                 release.append(Release(uid, tenant.value, patient))

@@ -542,6 +542,8 @@ class LedgerMachine(RuleBasedStateMachine):
             found = ledger.pools.get(uid)
             owned = [p for p in self.pods.values() if self.owner(p) == uid]
             assert (found.unbound if found else 0) == sum(not p.node for p in owned)
+            claimants = sum(not p.node and (not p.placeholder or bool(found and found.warm)) for p in owned)
+            assert (found.claimants if found else 0) == claimants
             assert (found.pods if found else 0) == len(owned)
             assert (found.picks if found else 0) == sum(owner == uid for owner, *_ in self.picks.values())
             waiting = [p for p in owned if not p.node and not p.placeholder and p.uid not in self.picks]

@@ -101,6 +101,12 @@ NOTHING = Plan(uid="n1-uid", version=7)
             id="an unbound pod of the pool holds its claims",
         ),
         pytest.param(
+            (node("A"), pool(warm=False), pod("p2", on="", placeholder=True)),
+            120,
+            structs.replace(NOTHING, release=(Release("A", TIME, True),), last=True),
+            id="not so an unbound placeholder that will claim nothing",
+        ),
+        pytest.param(
             (node("A"), pool(), pod("p2", on="")),
             420,
             structs.replace(NOTHING, release=(Release("A", TIME, False),), last=True),
