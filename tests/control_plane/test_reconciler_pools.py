@@ -111,7 +111,7 @@ def test_a_pod_renamed_out_of_its_replicaset_is_not_waited_for(
 
 def test_orphaned_placeholders_are_not_waited_for(plane: ControlPlane, namespace: str, reconciler: Reconciler) -> None:
     """While we are away: otherwise a new Deployment of ours takes them in again."""
-    priority_class(plane, names.PLACEHOLDER_PRIORITY_CLASS, -10)
+    priority_class(plane, names.PLACEHOLDER_PRIORITY_CLASS, -10, preemptionPolicy="Never")
     substrate.pool(plane, namespace, "web", annotations={names.HEADROOM_ANNOTATION: "2"})
     path = f"/api/v1/namespaces/{namespace}/pods"
     plane.wait(lambda: len(plane.api.list(path)) == 2, why="two placeholders")
