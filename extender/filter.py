@@ -16,11 +16,12 @@ taken: usually that looks at the pool's own nodes and at none of the names.
 """
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import inf
 
 from msgspec import Struct
 
-from ateplace.entries import Node, Warmth
+from ateplace.entries import Node, Tenant, Warmth
 from ateplace.resources import Amounts
 from extender.rules import HELD_BACK, UNCLAIMED, Case, answerable, capacity, drop, no_room
 from extender.spread import Names, steer
@@ -111,15 +112,18 @@ def _ranked(case: Case) -> Iterator[Node]:
     each the fuller first."""
     ledger, counted = case.ledger, case.demand.shape.counted
     pool = ledger.pools.get(case.demand.pool)
-    own = pool.nodes if pool else {}
+    own, nodes = pool.nodes if pool else {}, ledger.nodes
+    best = _fullest(own, nodes, counted)
+    if best is not None:
+        yield best  # mostly nobody asks for more
     ready: list[Ranked] = []
     coming: list[Ranked] = []
     claimed = 0
     for name, tenant in own.items():
         if tenant.value is not None:
             claimed += 1
-            node = ledger.nodes[name]
-            if not _full(node, counted):
+            node = nodes[name]
+            if node is not best and not _full(node, counted):
                 (ready if node.atelet_ready else coming).append((-node.fullness, name, node))
     yield from _best_first(ready)
     others_ready: list[Ranked] = []
@@ -133,12 +137,33 @@ def _ranked(case: Case) -> Iterator[Node]:
     yield from _best_first(others_coming)
 
 
+def _fullest(own: Mapping[str, Tenant], nodes: Mapping[str, Node], counted: Amounts) -> Node | None:
+    """The first of the ranking, if it is one of the pool's own nodes whose atelet is Ready.
+
+    A pool may have hundreds, and this is where a call's time goes: whether a node is full is asked only of those that
+    would be better than the best so far.
+    """
+    best, most = None, -1.0
+    for name, tenant in own.items():
+        node = nodes[name]
+        share = node.fullness
+        if (
+            share >= most
+            and node.atelet_ready
+            and tenant.value is not None
+            and (share > most or best is None or name < best.name)
+            and not _full(node, counted)
+        ):
+            best, most = node, share
+    return best
+
+
 def _full(node: Node, counted: Amounts) -> bool:
     """A resource that the node does not have is one that the scheduler ignores (the gating resource), or else it does
     not send the node."""
     used, room = node.used, node.room
     for name, amount in counted:  # noqa: SIM110 - a generator would take longer than what it does, and it runs often
-        if name in room and used.get(name, 0) + amount > room[name]:
+        if used.get(name, 0) + amount > room.get(name, inf):
             return True
     return False
 

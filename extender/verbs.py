@@ -91,7 +91,7 @@ class Verbs:
 
     async def filter(self, args: ExtenderArgs) -> FilterResult:
         """One node (or, for a pod with preferences, several), each claimed; or why not."""
-        pod, sent = args.pod, args.names()
+        pod, sent = args.pod, args.names
         if pod is None or not pod.metadata.uid:
             return FilterResult(error="the call has no Pod")
         if sent is None:
@@ -172,8 +172,7 @@ class Verbs:
 
     async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
         """Errors are swallowed by the scheduler, so when in doubt all are equal."""
-        named = args.names()
-        sent = named.all() if named else []
+        sent = args.names.all() if args.names else []
         record = pod_record(args.pod, self._pool_label) if args.pod else None
         if args.pod is None or record is None or self._view.reason() or self._view.template is None:
             return [HostPriority(name, 0) for name in sent]

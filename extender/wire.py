@@ -4,6 +4,7 @@ Source: https://github.com/kubernetes/kubernetes/blob/v1.36.3/staging/src/k8s.io
 (golden JSON in tests/unit/test_wire.py). Unused fields arrive as null. We are nodeCacheCapable: names, never objects.
 """
 
+import contextlib
 from typing import Final, TypeVar
 
 import msgspec
@@ -40,23 +41,25 @@ class Names:
 
     Thousands of names cost more to decode than everything else in a call. Node names are DNS names, which JSON never
     escapes, so a name is in the list exactly when it is there in quotes; should anything be escaped after all, the
-    list is decoded at once.
+    list is decoded at once. `raw` has the list from `start` to `end`, and is not copied: a copy of so many bytes is
+    what everything else together costs.
     """
 
-    __slots__ = ("_list", "_looked_up", "_raw", "_set")
+    __slots__ = ("_end", "_list", "_looked_up", "_raw", "_set", "_start")
 
-    def __init__(self, raw: bytes) -> None:
-        if not raw.startswith(b"["):
+    def __init__(self, raw: bytes, start: int = 0, end: int | None = None) -> None:
+        if not raw.startswith(b"[", start):
             raise BadCall("not a call of kube-scheduler's: NodeNames is no list")
         self._raw = raw
+        self._start, self._end = start, len(raw) if end is None else end
         self._list: list[str] | None = None
         self._set: set[str] | None = None
-        self._looked_up = LOOK_UPS if b"\\" in raw else 0
+        self._looked_up = LOOK_UPS if raw.find(b"\\", start, self._end) >= 0 else 0
 
     def __contains__(self, name: str) -> bool:
         if self._looked_up < LOOK_UPS:
             self._looked_up += 1
-            return b'"%s"' % name.encode() in self._raw
+            return self._raw.find(b'"%s"' % name.encode(), self._start, self._end) >= 0
         if self._set is None:
             self._set = set(self.all())
         return name in self._set
@@ -64,20 +67,23 @@ class Names:
     def all(self) -> list[str]:
         """Every name, as sent; raises BadCall when they are none."""
         if self._list is None:
-            self._list = _decode(_names, self._raw)
+            self._list = _decode(_names, memoryview(self._raw)[self._start : self._end])
         return self._list
 
 
-class ExtenderArgs(Struct, rename=CASING, gc=False):
+class ExtenderArgs(Struct, frozen=True, gc=False):
     """What filter and prioritize are asked."""
+
+    pod: Pod | None
+    names: Names | None
+    """None when the call has none."""
+
+
+class WireArgs(Struct, rename=CASING, gc=False):
+    """The same on the wire."""
 
     pod: Pod | None = None
     node_names: msgspec.Raw = NULL
-
-    def names(self) -> Names | None:
-        """None when the call has none; raises BadCall when they are no list."""
-        raw = bytes(self.node_names)
-        return None if raw == b"null" else Names(raw)
 
 
 class FilterResult(Struct, rename=CASING, omit_defaults=True, gc=False):
@@ -112,7 +118,7 @@ class PreemptionResult(Struct, rename=CASING, gc=False):
     victims: dict[str, MetaVictims]
 
 
-_args = msgspec.json.Decoder(ExtenderArgs)
+_args = msgspec.json.Decoder(WireArgs)
 _names = msgspec.json.Decoder(list[str])
 _preemption = msgspec.json.Decoder(PreemptionArgs)
 encode = msgspec.json.Encoder().encode
@@ -124,22 +130,21 @@ def extender_args(body: bytes) -> ExtenderArgs:
     The scheduler writes the names last, and JSON escapes quotes in strings, so this mark is a key. What comes before it
     is decoded alone; should that not be a whole object, because somebody else wrote it, everything is.
     """
-    head, mark, names = body.partition(MARK)
-    if mark and names.endswith(b"]}"):
-        try:
-            args = _args.decode(head + b"}")
-        except msgspec.DecodeError:
-            return _decode(_args, body)
-        args.node_names = msgspec.Raw(b"[" + names[:-1])
-        return args
-    return _decode(_args, body)
+    at = body.find(MARK)
+    if at >= 0 and body.endswith(b"]}"):
+        with contextlib.suppress(msgspec.DecodeError):
+            args = _args.decode(body[:at] + b"}")
+            return ExtenderArgs(args.pod, Names(body, at + len(MARK) - 1, len(body) - 1))
+    args = _decode(_args, body)
+    raw = bytes(args.node_names)
+    return ExtenderArgs(args.pod, None if raw == b"null" else Names(raw))
 
 
 def preemption_args(body: bytes) -> PreemptionArgs:
     return _decode(_preemption, body)
 
 
-def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes | memoryview) -> T:
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -3,14 +3,16 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
-from ateplace.entries import Reading
+from ateplace.entries import Node, Reading
 from ateplace.ledger import Ledger
 from ateplace.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
 from ateplace.resources import Shape
 from extender import rules as why
-from extender.filter import choose, refusals
+from extender.filter import _ranked, choose, refusals
 from extender.rules import Case, Rules
 from extender.wire import Names
 from tests.unit.cluster import CORE, MIB, NOTHING, SMALL, atelet, case, ledger, node, pod, pool, ready, template
@@ -423,3 +425,21 @@ def test_a_write_is_answered_within_half_a_linger_and_to_the_call_that_made_it_h
     assert not why.answerable(case(known, rules=short, now=1.0), n1)
     assert why.answerable(structs.replace(case(known, rules=short, now=4.0), begun=-0.1), n1)
     assert not why.answerable(structs.replace(case(known, rules=short, now=4.0), begun=0.1), n1)
+
+
+@given(st.data())
+def test_nodes_are_chosen_in_the_order_that_sorting_them_all_would_give(data: st.DataObject) -> None:
+    known = ledger(pool("A"), pool("B"))
+    for name in data.draw(st.permutations([f"n{number}" for number in range(8)])):
+        claims = data.draw(st.sampled_from([(), ("A",), ("B",), ("A", "B")]))
+        known.node_seen(node(name, *claims, cpu=4000), 0.0)
+        if data.draw(st.booleans()):
+            known.atelet_seen(atelet(name), 0.0)
+        for number in range(data.draw(st.integers(0, 4))):
+            known.pod_seen(pod(f"{name}-{number}", name, data.draw(st.sampled_from("AB"))), 0.0)
+
+    def rank(one: Node) -> tuple[bool, bool, float, str]:
+        return not one.atelet_ready, "A" not in (one.record.claims if one.record else ()), -one.fullness, one.name
+
+    fitting = [one for one in known.claimed.values() if one.used.get("cpu", 0) + 1000 <= 4000]
+    assert list(_ranked(case(known))) == sorted(fitting, key=rank)

@@ -15,7 +15,7 @@ PREEMPTION = b"""{"Pod":{"metadata":{"uid":"u"},"spec":{"containers":null},"stat
 def test_a_filter_call_is_read() -> None:
     args = wire.extender_args(CALL)
     assert args.pod is not None
-    names = args.names()
+    names = args.names
     assert names is not None
     assert (args.pod.metadata.uid, names.all()) == ("u", ["a", "b"])
 
@@ -48,7 +48,7 @@ def test_answers_have_the_go_types_casing(answer: object, expected: object) -> N
 
 def test_lower_case_keys_are_no_pod_and_no_names() -> None:
     args = wire.extender_args(CALL.replace(b'"Pod"', b'"pod"').replace(b'"NodeNames"', b'"nodeNames"'))
-    assert (args.pod, args.names()) == (None, None)
+    assert (args.pod, args.names) == (None, None)
 
 
 @pytest.mark.parametrize("raw", [b'["a","b-1","c"]', b'[ "a" , "b-1", "c" ]', b'["\\u0061","b-1","c"]'])
@@ -93,6 +93,6 @@ def test_names_are_read_wherever_and_however_they_are_written(body: bytes) -> No
 
 
 def read(body: bytes) -> list[str]:
-    names = wire.extender_args(body).names()
+    names = wire.extender_args(body).names
     assert names is not None
     return names.all()
