@@ -28,7 +28,7 @@ run: setup ## See ateplace work on this machine (ARGS=--once: play the scenario,
 	@$(BIN)/ateplace up $(ARGS)
 
 .PHONY: test
-test: setup ## Everything that ends in 15 minutes
+test: setup ## What continuous integration runs (15 to 20 minutes on two cores)
 	$(BIN)/pytest -m "not slow and not long" $(ARGS)
 
 .PHONY: test-faults

@@ -195,8 +195,11 @@ def main() -> int:
         ours.send("stop")
         process.join()
     median = statistics.median(ratios)
+    ok = median <= TARGET
     print(f"p99 of filter / p99 of canned, median of {options.runs} runs: {median:.2f} (target ≤ {TARGET:g})")
-    return int(median > TARGET)
+    figures = {"p99_ratios": [round(ratio, 2) for ratio in ratios], "p99_ratio": round(median, 2), "target": TARGET}
+    print(json.dumps({"bench": "extender", "names": options.nodes, **figures, "ok": ok}))
+    return int(not ok)
 
 
 if __name__ == "__main__":
