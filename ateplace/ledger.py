@@ -372,6 +372,13 @@ class Ledger:
         pod = self.pods.get(pod_uid)
         return pod is not None and not pod.node and not self._picked(pod_uid)
 
+    def waits(self, pool_uid: str, shape: Shape, *, placeholder: bool) -> bool:
+        """Whether such a pod of the pool was refused all nodes lately. Linear in the pods that were."""
+        refused = (self.pods[uid] for uid in self._refused)
+        return any(
+            pod.shape == shape and pod.placeholder is placeholder and self._owner(pod) == pool_uid for pod in refused
+        )
+
     def live(self, name: str, pool_uid: str) -> int:
         """How many pods hold (or would hold) this pool's claim on that node."""
         pool = self.pools.get(pool_uid)

@@ -121,8 +121,7 @@ async def role(runtime: Runtime) -> AsyncIterator[None]:
         serving = True
         log.info("extender serves", extra={"port": server.port})
         yield
-    verbs.hold.close()
-    await verbs.claims.close()
+    await verbs.close()
 
 
 def _explain(verbs: Verbs, request: Request) -> Response:

@@ -33,6 +33,7 @@ from extender.refused import Refusal, Refusals, refusal
 from extender.rules import COMING, HELD_BACK, UNCLAIMED, Case, Rules, answerable, claims, current_reading, drop, no_room
 from extender.score import scores
 from extender.spread import Names as Sent
+from extender.waiting import Among, Waiting
 from extender.wire import (
     ExtenderArgs,
     FilterResult,
@@ -78,12 +79,19 @@ class Verbs:
         self.hold = Hold(extender.hold_warm_seconds if extender.placement == "hold-warm" else 0.0, self._open_for)
         self._others = extender.preempt_others
         self._class = settings.webhook.priority_class
+        self._waiting = Waiting(self._waits, self._wake)
         self._promises = Promises()
         self._refusals = Refusals()
         self._wary = -math.inf
         """Until when."""
         self.ring = explain.Ring(extender.decisions)
         self.claims = Claims(kube, view.ledger, settings.substrate, deadline=extender.deadline)
+
+    async def close(self) -> None:
+        """Begin nothing more, and wait for what is under way."""
+        self.hold.close()
+        self._waiting.close()
+        await self.claims.close()
 
     def blind(self) -> bool:
         """Whether nothing can be decided here now: another replica may see more."""
@@ -277,6 +285,26 @@ class Verbs:
             wary = case.now < self._wary
             self.claims.ahead((choice.node, *choice.ahead), wanted.pool, read=partial(_unread, case), wary=wary)
 
+    def _waits(self, wanted: Demand) -> bool:
+        """Whether this pod, or one that wants the same, was refused and is still there."""
+        ledger = self._view.ledger
+        return ledger.is_adrift(wanted.uid) or ledger.waits(wanted.pool, wanted.shape, placeholder=wanted.placeholder)
+
+    def _wake(self, wanted: Demand, sent: Sent) -> bool:
+        """Claim the node that a refused pod would get now, if there is one. One whose other pods must be read first is
+        read, and claimed the next time."""
+        pool = self._view.ledger.pools.get(wanted.pool)
+        known = pool.record if pool else None
+        if self._view.reason() or self._view.template is None or known is None or known.deleting:
+            return False
+        case = self._case(wanted)
+        choice = choose(case, sent, hold=self.hold.may(case))
+        if choice is None:
+            return False
+        unread = _unread(case, choice.node)
+        self.claims.ahead((choice.node,), wanted.pool, read=lambda _: unread, wary=True)
+        return not unread
+
     def _answer(self, case: Case, record: PodRecord, choice: Choice) -> FilterResult:
         self.hold.placed(case.demand.uid)
         node, nodes = choice.node, case.ledger.nodes
@@ -299,9 +327,11 @@ class Verbs:
         for passing in (COMING, UNCLAIMED):
             if passing in reasons.values():
                 raise Unfit(passing)  # no reason to preempt anybody
+        said = refusal(reasons)
         if hold and HELD_BACK in reasons.values():
             self.hold.refused(case, sent)
-        said = refusal(reasons)
+        elif claims(case):
+            self._waiting.refused(case.demand, Among(said.reasons))
         if pure and not hold:
             self._refusals.give(case, said)
         if not hold:

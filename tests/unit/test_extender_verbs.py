@@ -10,15 +10,16 @@ import msgspec
 import pytest
 
 from ateplace import names
+from ateplace.entries import CRASH_LOOP
 from ateplace.kube import Kube
 from ateplace.settings import Settings
 from ateplace.view import View
 from extender import filter as filter_
-from extender import metrics, rules
+from extender import metrics, rules, waiting
 from extender.verbs import GONE, Verbs
 from extender.wire import FilterResult, extender_args, preemption_args
-from tests.unit.cluster import node, pod, pool, template
-from tests.unit.kube_server import Answer, Request, Server, connected, kubeconfig, serving
+from tests.unit.cluster import atelet, node, pod, pool, template
+from tests.unit.kube_server import Answer, Request, Server, connected, kubeconfig, serving, until
 
 POD = {
     "metadata": {"name": "p", "namespace": "ns", "uid": "p", "resourceVersion": "1"},
@@ -110,8 +111,8 @@ class Rig:
             self.ledger.node_seen(node(name), 0)
         self.verbs = Verbs(kube, self.view, Settings())
 
-    async def filter(self, *nodes: str) -> FilterResult:
-        sent = {**POD, "metadata": {**POD["metadata"], "labels": LABELS}}  # type: ignore[dict-item]
+    async def filter(self, *nodes: str, labels: dict[str, str] = LABELS) -> FilterResult:
+        sent = {**POD, "metadata": {**POD["metadata"], "labels": labels}}  # type: ignore[dict-item]
         return await self.verbs.filter(extender_args(json.dumps({"Pod": sent, "NodeNames": nodes}).encode()))
 
 
@@ -122,7 +123,7 @@ def ask(directory: Path, api: Api, use: Callable[[Rig], Awaitable[Any]], *nodes:
             try:
                 return await use(rig)
             finally:
-                await rig.verbs.claims.close()
+                await rig.verbs.close()
 
     return asyncio.run(main())
 
@@ -267,3 +268,48 @@ def test_a_node_is_read_before_strangers_are_preempted_there_and_again_afterward
         assert (await rig.filter("n1")).node_names == ["n1"]
 
     ask(tmp_path, Api(), use, "n1", "n2")
+
+
+def test_a_refused_pod_is_brought_back_when_something_changed_that_no_scheduler_looks_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Atelet is Ready again, its DaemonSet tolerates more, our books were behind the scheduler's: none of these makes
+    the scheduler try again. A write to the Node does."""
+    monkeypatch.setattr(waiting, "FIRST", 0.05)
+
+    async def use(rig: Rig) -> None:
+        rig.ledger.node_seen(node("n1", "A", version=2), 0)
+        rig.ledger.atelet_seen(atelet("n1", ready=False, trouble=CRASH_LOOP), 0)
+        assert (await rig.filter("n1")).unresolvable == {"n1": rules.CRASHING}
+        await asyncio.sleep(0.1)
+        assert rig.api.seen == [], "nothing has changed"
+        rig.ledger.atelet_gone("atelet-n1", 1)
+        rig.ledger.atelet_seen(atelet("n1"), 1)
+        await until(lambda: rig.api.seen == ["PATCH"])
+        assert (await rig.filter("n1")).node_names == ["n1"]
+
+    ask(tmp_path, Api(), use, "n1")
+
+
+@pytest.mark.parametrize("why", ["it is gone", "its pool is being deleted", "it claims nothing"])
+def test_nothing_is_written_for_a_refused_pod_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    monkeypatch.setattr(waiting, "FIRST", 0.02)
+    monkeypatch.setattr(waiting, "LAST", 0.02)
+
+    async def use(rig: Rig) -> None:
+        labels = LABELS
+        if why == "it claims nothing":
+            rig.ledger.pool_seen(pool(warm=False), 0)
+            rig.ledger.pod_seen(pod("p", placeholder=True), 0)
+            labels = {names.PLACEHOLDER_LABEL: "a", names.POOL_UID_LABEL: "A"}
+        rig.ledger.node_seen(node("n1", deleting=True), 0)
+        assert (await rig.filter("n1", labels=labels)).unresolvable == {"n1": rules.DELETING}
+        if why == "it is gone":
+            rig.ledger.pod_gone("p", 1)
+        if why == "its pool is being deleted":
+            rig.ledger.pool_seen(msgspec.structs.replace(pool(), deleting=True), 1)
+        rig.ledger.node_seen(node("n1", version=2), 1)
+        await asyncio.sleep(0.2)
+        assert rig.api.seen == [] and rig.api.read == []
+
+    ask(tmp_path, Api(), use, "n1")
