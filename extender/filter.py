@@ -53,9 +53,9 @@ def choose(case: Case, names: Names, *, excluded: Collection[str] = (), hold: bo
         return Choice(placed) if placed else None
     attempt = case.ledger.attempts.get(case.demand.uid)
     avoid = attempt.avoid if attempt else ()
-    warm = _warm(case, names, {*avoid, *excluded})
+    warm, crammed = _warm(case, names, {*avoid, *excluded}), _crammed(case, names, {*avoid, *excluded})
     seen: list[Node] = []
-    best = next(warm, None) or next(_crammed(case, names, {*avoid, *excluded}), None)
+    best = next(warm, None) or next(crammed, None)
     if best is not None:
         seen.append(best)
     elif hold and _placeholders_elsewhere(case):
@@ -72,7 +72,7 @@ def choose(case: Case, names: Names, *, excluded: Collection[str] = (), hold: bo
         return None
     also: tuple[str, ...] = ()
     if case.demand.choosy:
-        seen += (*warm, *_crammed(case, names, {*avoid, *excluded}))
+        seen += (*warm, *crammed)
         counted, also = _several(case, seen)
         best = counted or next(_cold(case, names, {*avoid, *excluded}), best)
     ahead = _ahead(case, best, seen, warm, _cold(case, names, excluded))
@@ -99,8 +99,14 @@ def _warm(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]
 
 def _crammed(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]:
     """The same for claimed nodes that look full: the scheduler will not have sent one, unless our books are behind."""
-    full = (node for node in case.ledger.claimed.values() if _full(node, case.demand.shape.counted))
-    return (node for node in full if _takes(case, node, names, excluded))
+    pool, counted = case.demand.pool, case.demand.shape.counted
+
+    def rank(node: Node) -> tuple[bool, bool, float, str]:
+        tenant = node.tenants.get(pool)
+        return not node.atelet_ready, tenant is None or tenant.value is None, -node.fullness, node.name
+
+    full = [node for node in case.ledger.claimed.values() if _full(node, counted) and node.name in names]
+    yield from (node for node in sorted(full, key=rank) if _takes(case, node, names, excluded))
 
 
 def _takes(case: Case, node: Node, names: Names, excluded: Collection[str]) -> bool:

@@ -341,6 +341,28 @@ def test_a_node_that_looks_full_is_taken_when_the_scheduler_knows_better_and_not
     assert picked(case(known), "full", "cold") == "full"
 
 
+def test_nodes_that_look_full_are_ranked_like_others() -> None:
+    def filled(name: str, owner: str) -> list[PodRecord]:
+        return [pod(f"{name}{number}", name, owner) for number in range(8)]
+
+    known = ledger(
+        node("coming", "A"),
+        *filled("coming", "A"),
+        *ready("other", "B", pods=filled("other", "B")),
+        *ready("own2", "A", pods=filled("own2", "A")),
+        *ready("own1", "A", pods=filled("own1", "A")),
+    )
+    order = ["own1", "own2", "other", "coming"]
+    for number, best in enumerate(order):
+        assert picked(case(known), *order[number:]) == best
+
+
+def test_a_pod_with_preferences_gets_a_node_that_looks_full_once() -> None:
+    known = ledger(*ready("a", "A", pods=[pod(str(number), "a") for number in range(8)]), node("d"))
+    choice = choose(case(known, choosy=True), sent("a", "d"))
+    assert choice and (choice.node.name, choice.also) == ("d", ("a",))
+
+
 def test_with_thousands_of_names_the_first_cold_one_that_will_do_is_found() -> None:
     known = ledger(*(node(f"n{number:04d}", deleting=number < 600) for number in range(1000)))
     names = [f"n{number:04d}" for number in reversed(range(1000))]
