@@ -72,6 +72,7 @@ def freed_by(case: Case, node: Node, uids: list[str]) -> Freed | None:
     reading = current_reading(case, node)
     placeholders: dict[str, int] = {}
     others: dict[str, int] = {}
+    ateoms: dict[str, int] = {}
     for uid in uids:
         record = case.ledger.pods.get(uid)
         if record is not None:
@@ -84,7 +85,8 @@ def freed_by(case: Case, node: Node, uids: list[str]) -> Freed | None:
             amounts = reading.each[uid]
         else:
             return None
-        freed = placeholders if record and record.placeholder else others
-        for name, amount in (*amounts, (PODS, 1)):
-            freed[name] = freed.get(name, 0) + amount
-    return Freed(placeholders, others)
+        into = (others,) if record is None else (placeholders,) if record.placeholder else (others, ateoms)
+        for freed in into:
+            for name, amount in (*amounts, (PODS, 1)):
+                freed[name] = freed.get(name, 0) + amount
+    return Freed(placeholders, others, ateoms)

@@ -98,6 +98,8 @@ class Freed(Struct, frozen=True, gc=False):
 
     placeholders: Mapping[str, int]
     others: Mapping[str, int]
+    ateoms: Mapping[str, int]
+    """The ateoms' part of `others`."""
 
 
 NONE: Final[Mapping[str, int]] = {}
@@ -120,9 +122,10 @@ def no_room(case: Case, node: Node, freed: Freed | None = None) -> str:
     demand, template, record = case.demand, case.template, node.record
     if record is None:
         return UNKNOWN
-    if case.rules.ateoms_per_node and not demand.placeholder and node.ateoms >= case.rules.ateoms_per_node:
+    ended, gone, ateoms = (freed.placeholders, freed.others, freed.ateoms) if freed else (NONE, NONE, NONE)
+    most = case.rules.ateoms_per_node
+    if most and not demand.placeholder and node.ateoms - ateoms.get(PODS, 0) >= most:
         return CROWDED
-    ended, gone = (freed.placeholders, freed.others) if freed else (NONE, NONE)
     used, shape = node.used, demand.shape
     yielding = node.placeholders > 0 and node.atelet_bound and not demand.placeholder
     reading = current_reading(case, node)
@@ -143,8 +146,8 @@ def no_room(case: Case, node: Node, freed: Freed | None = None) -> str:
     if shape.requests is not shape.counted:
         counted, allocatable, atelet = dict(shape.counted), node.room, dict(template.requests)
         for name in (CPU, MEMORY):
-            taken = used.get(name, 0) - node.reserved.get(name, 0) + atelet.get(name, 0) + counted.get(name, 0)
-            if taken > allocatable.get(name, 0):
+            taken = used.get(name, 0) - node.reserved.get(name, 0) - ateoms.get(name, 0)
+            if taken + atelet.get(name, 0) + counted.get(name, 0) > allocatable.get(name, 0):
                 return PACKED
     return COMING if foreign(node) and not _room_for_all(case, node, freed, reading) else ""
 

@@ -3,11 +3,12 @@
 import pytest
 
 from ateplace.entries import Reading
-from ateplace.resources import Amounts
+from ateplace.resources import Amounts, Shape
 from extender import preempt
 from extender import rules as why
+from extender.rules import Rules
 from extender.wire import MetaPod, MetaVictims
-from tests.unit.cluster import atelet, case, ledger, node, pod, ready, template
+from tests.unit.cluster import NOTHING, SMALL, atelet, case, ledger, node, pod, ready, template
 
 
 def victims(*uids: str, violations: int = 0) -> MetaVictims:
@@ -113,3 +114,21 @@ def test_room_that_would_not_do_beside_atelet_is_not_made() -> None:
     tight = case(known, atelet_template=template(cpu=100))
     assert preempt.decide(tight, {"cold": victims("ph")}, others=False).dropped == {"cold": why.NO_ROOM}
     assert preempt.decide(case(known), {"cold": victims("ph")}, others=False).keep
+
+
+@pytest.mark.parametrize(
+    ("shape", "rules"),
+    [
+        pytest.param(SMALL, Rules(ateoms_per_node=2), id="the cap"),
+        pytest.param(NOTHING, Rules(), id="pods without requests"),
+    ],
+)
+def test_ateoms_that_go_count_no_longer(shape: Shape, rules: Rules) -> None:
+    """Else an important pool would never get a node that a lesser one has filled."""
+    known = ledger(*ready("n1", "A", pods=[pod("1", "n1", shape=shape), pod("2", "n1", shape=shape)]))
+    known.node_seen(node("n1", "A", version=2, cpu=2000 if shape is SMALL else 200), 0)
+    crowded = case(known, shape=shape, rules=rules)
+    assert preempt.decide(crowded, {"n1": victims("1")}, others=True).dropped == {}
+    placeholder = ledger(*ready("n1", "A", pods=[pod("1", "n1"), pod("2", "n1"), pod("3", "n1", placeholder=True)]))
+    capped = case(placeholder, rules=Rules(ateoms_per_node=2))
+    assert preempt.decide(capped, {"n1": victims("3")}, others=True).dropped == {"n1": why.CROWDED}
