@@ -31,6 +31,8 @@ PACKED: Final = "the node is full of ateoms without requests"
 NO_ROOM: Final = "no room beside atelet"
 NO_SLOT: Final = "no pod slot beside atelet"
 PORT_TAKEN: Final = "another pod has atelet's host port"
+FILLED: Final = frozenset({NO_ROOM, NO_SLOT, PORT_TAKEN})
+"""What may turn out when a node's other pods are read."""
 HELD_BACK: Final = "held back for placeholders on a warm node"
 COMING: Final = "atelet is not there yet, and more pods may be on their way"
 """Passes by itself: with the atelet, or when the other pods are bound."""

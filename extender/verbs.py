@@ -30,7 +30,19 @@ from extender.hold import Hold
 from extender.preempt import ELSEWHERE, Verdict
 from extender.promises import Promises
 from extender.refused import Refusal, Refusals, refusal
-from extender.rules import COMING, HELD_BACK, UNCLAIMED, Case, Rules, answerable, claims, current_reading, drop, no_room
+from extender.rules import (
+    COMING,
+    FILLED,
+    HELD_BACK,
+    UNCLAIMED,
+    Case,
+    Rules,
+    answerable,
+    claims,
+    current_reading,
+    drop,
+    no_room,
+)
 from extender.score import scores
 from extender.spread import Names as Sent
 from extender.waiting import Among, Waiting
@@ -172,7 +184,7 @@ class Verbs:
             if answerable(case, node) and not drop(case, node) and not full:
                 self._assume(case, node)
                 return self._answer(case, record, choice)
-            if full:
+            if full in FILLED:
                 self._wary = case.now + WARY_SECONDS
         if refused:
             raise Unfit(refused)  # a refusal would let the scheduler preempt somebody elsewhere

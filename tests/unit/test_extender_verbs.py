@@ -313,3 +313,25 @@ def test_nothing_is_written_for_a_refused_pod_when(tmp_path: Path, monkeypatch: 
         assert rig.api.seen == [] and rig.api.read == []
 
     ask(tmp_path, Api(), use, "n1")
+
+
+
+def test_that_more_pods_may_be_on_their_way_does_not_make_us_wary_of_strangers(tmp_path: Path) -> None:
+    """Then each further node would be read before it is written, in the scheduling cycle."""
+
+    async def use(rig: Rig) -> FilterResult:
+        async def others_come(api: Api, request: Request, answer: Answer) -> None:
+            for number in range(9):
+                rig.ledger.pod_seen(pod(f"q{number}"), 1)
+            api.write(request)
+            await answer.reply(200, {"metadata": api.nodes["n1"]})
+
+        rig.view.template = template(cpu=500)
+        rig.ledger.node_seen(node("n1", "B", version=2), 0)
+        rig.api.nodes["n1"]["resourceVersion"] = "2"
+        rig.api.fates.append(others_come)
+        answer = await rig.filter("n1")
+        assert rig.verbs._wary < 0
+        return answer
+
+    assert ask(tmp_path, Api(), use, "n1").error == f"ateplace: {rules.COMING}"
