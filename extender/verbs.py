@@ -94,6 +94,8 @@ class Verbs:
         self._waiting = Waiting(self._waits, self._wake)
         self._promises = Promises()
         self._refusals = Refusals()
+        self._under_way: dict[str, asyncio.Event] = {}
+        """Filter's calls by pod UID."""
         self._wary = -math.inf
         """Until when."""
         self.ring = explain.Ring(extender.decisions)
@@ -121,6 +123,11 @@ class Verbs:
             metrics.CALLS.labels("filter", "passed").inc()
             return FilterResult(node_names=sent.all())
         until = asyncio.get_running_loop().time() + self._deadline
+        while before := self._under_way.get(record.uid):
+            # Two at once would take each other's pick for one that failed.
+            async with asyncio.timeout_at(until):
+                await before.wait()
+        over = self._under_way[record.uid] = asyncio.Event()
         try:
             return await self._filter(pod, record, sent, until)
         except BaseException as error:
@@ -132,6 +139,9 @@ class Verbs:
             self.ring.add(_key(record), "filter", f"error: {reason}")
             log.warning("filter failed", extra={"pod": _key(record), "reason": reason})
             return FilterResult(error=f"ateplace: {reason}")
+        finally:
+            del self._under_way[record.uid]
+            over.set()
 
     async def _filter(self, pod: Pod, record: PodRecord, sent: Names, until: float) -> FilterResult:
         ledger = self._view.ledger

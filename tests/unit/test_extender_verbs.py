@@ -315,6 +315,26 @@ def test_nothing_is_written_for_a_refused_pod_when(tmp_path: Path, monkeypatch: 
     ask(tmp_path, Api(), use, "n1")
 
 
+def test_a_replay_while_the_first_call_still_claims_gets_the_same_node(tmp_path: Path) -> None:
+    async def use(rig: Rig) -> None:
+        asked = asyncio.Event()
+
+        async def slow(api: Api, request: Request, answer: Answer) -> None:
+            asked.set()
+            await asyncio.sleep(0.1)
+            api.write(request)
+            await answer.reply(200, {"metadata": api.nodes["n1"]})
+
+        rig.api.fates.append(slow)
+        first = asyncio.create_task(rig.filter("n1", "n2"))
+        await asked.wait()
+        second = await rig.filter("n1", "n2")
+        assert (await first).node_names == second.node_names == ["n1"]
+        assert rig.api.seen == ["PATCH"]
+        assert [one.node for one in rig.ledger.attempts.values()] == ["n1"]
+
+    ask(tmp_path, Api(), use, "n1", "n2")
+
 
 def test_that_more_pods_may_be_on_their_way_does_not_make_us_wary_of_strangers(tmp_path: Path) -> None:
     """Then each further node would be read before it is written, in the scheduling cycle."""
