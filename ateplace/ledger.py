@@ -372,6 +372,10 @@ class Ledger:
         pod = self.pods.get(pod_uid)
         return pod is not None and not pod.node and not self._picked(pod_uid)
 
+    def in_flight(self) -> int:
+        """How many pods have a pick: attempts that failed have none."""
+        return sum(pool.picks for pool in self.pools.values())
+
     def waits(self, pool_uid: str, shape: Shape, *, placeholder: bool) -> bool:
         """Whether such a pod of the pool was refused all nodes lately. Linear in the pods that were."""
         refused = (self.pods[uid] for uid in self._refused)

@@ -148,6 +148,6 @@ def _observe(view: View) -> None:
 
     for state in (State.FRESH, State.HELD, State.LINGERING):
         metrics.STATES.labels(state.value).set_function(lambda state=state: count(state))  # type: ignore[misc]
-    metrics.IN_FLIGHT.set_function(lambda: len(ledger.attempts))
+    metrics.IN_FLIGHT.set_function(ledger.in_flight)
     for watch in view.watches:
         metrics.LAG.labels(watch.name).set_function(watch.staleness)

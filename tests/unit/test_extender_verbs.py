@@ -18,7 +18,7 @@ from extender import filter as filter_
 from extender import metrics, rules, waiting
 from extender.verbs import GONE, Verbs
 from extender.wire import FilterResult, extender_args, preemption_args
-from tests.unit.cluster import atelet, node, pod, pool, template
+from tests.unit.cluster import SMALL, atelet, ledger, node, pod, pool, template
 from tests.unit.kube_server import Answer, Request, Server, connected, kubeconfig, serving, until
 
 POD = {
@@ -355,3 +355,12 @@ def test_that_more_pods_may_be_on_their_way_does_not_make_us_wary_of_strangers(t
         return answer
 
     assert ask(tmp_path, Api(), use, "n1").error == f"ateplace: {rules.COMING}"
+
+
+def test_picks_in_flight_are_those_that_were_answered() -> None:
+    known = ledger(node("n1"), node("n2"), pool(), pod("p"), pod("q"), pod("r"))
+    for uid in ("p", "q", "r"):
+        known.assume(uid, "A", "n1", SMALL, now=0)
+    known.failed("q")
+    known.forget("r")
+    assert known.in_flight() == 1
