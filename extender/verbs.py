@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from ateplace import errors, names
-from ateplace.entries import Node, Warmth
+from ateplace.entries import Node, Pool, Warmth
 from ateplace.kube import Kube
 from ateplace.model import Pod, WorkerPool
 from ateplace.records import PodRecord, pod_record, pool_record
@@ -298,14 +298,21 @@ class Verbs:
         return node if answerable(case, node) and not drop(case, node) else None
 
     def _open_for(self, wanted: Demand, sent: Sent) -> None:
-        """Claim the node that a pod of this pool would get now, if one still waits."""
-        pool = self._view.ledger.pools.get(wanted.pool)
-        if self._view.reason() or self._view.template is None or pool is None or not pool.unbound:
+        """Claim the node that a pod of this pool would get now, if an ateom still waits for one."""
+        pool = self._claimant(wanted)
+        if pool is None or not pool.pending:
             return
         case = self._case(wanted)
         if choice := choose(case, sent):
             wary = case.now < self._wary
             self.claims.ahead((choice.node, *choice.ahead), wanted.pool, read=partial(_unread, case), wary=wary)
+
+    def _claimant(self, wanted: Demand) -> Pool | None:
+        """The pod's pool, if something can be decided for it now and claimed without being asked."""
+        pool = self._view.ledger.pools.get(wanted.pool)
+        known = pool.record if pool else None
+        blind = self._view.reason() or self._view.template is None
+        return None if blind or known is None or known.deleting else pool
 
     def _waits(self, wanted: Demand) -> bool:
         """Whether this pod, or one that wants the same, was refused and is still there."""
@@ -315,9 +322,7 @@ class Verbs:
     def _wake(self, wanted: Demand, sent: Sent) -> bool:
         """Claim the node that a refused pod would get now, if there is one. One whose other pods must be read first is
         read, and claimed the next time."""
-        pool = self._view.ledger.pools.get(wanted.pool)
-        known = pool.record if pool else None
-        if self._view.reason() or self._view.template is None or known is None or known.deleting:
+        if self._claimant(wanted) is None:
             return False
         case = self._case(wanted)
         choice = choose(case, sent, hold=self.hold.may(case))

@@ -12,10 +12,12 @@ import pytest
 from ateplace import names
 from ateplace.entries import CRASH_LOOP
 from ateplace.kube import Kube
+from ateplace.records import PoolRecord
 from ateplace.settings import Settings
 from ateplace.view import View
 from extender import filter as filter_
 from extender import metrics, rules, waiting
+from extender.demand import Demand
 from extender.verbs import GONE, Verbs
 from extender.wire import FilterResult, extender_args, preemption_args
 from tests.unit.cluster import SMALL, atelet, ledger, node, pod, pool, template
@@ -364,3 +366,23 @@ def test_picks_in_flight_are_those_that_were_answered() -> None:
     known.failed("q")
     known.forget("r")
     assert known.in_flight() == 1
+
+
+@pytest.mark.parametrize(
+    ("seen", "opened"),
+    [
+        pytest.param([pod("p")], True, id="an ateom waits"),
+        pytest.param([pod("p", "n1")], False, id="nobody waits"),
+        pytest.param([pod("p", "n1"), pod("ph", placeholder=True)], False, id="only a placeholder waits"),
+        pytest.param([pod("p"), msgspec.structs.replace(pool(), deleting=True)], False, id="the pool is being deleted"),
+    ],
+)
+def test_when_a_hold_is_over_a_node_is_opened_only_if(tmp_path: Path, seen: list[Any], opened: bool) -> None:
+    async def use(rig: Rig) -> None:
+        for record in seen:
+            (rig.ledger.pool_seen if isinstance(record, PoolRecord) else rig.ledger.pod_seen)(record, 1)
+        rig.verbs._open_for(Demand(uid="p", pool="A", shape=SMALL), waiting.Among(["n2"]))
+        await rig.verbs.close()
+        assert rig.api.seen == (["PATCH"] if opened else [])
+
+    ask(tmp_path, Api(), use, "n1", "n2")
