@@ -264,7 +264,9 @@ class Verbs:
                 raise Unfit(f"there is no WorkerPool {record.namespace}/{record.pool}") from error
             if record.pool_uid and found.uid != record.pool_uid:
                 raise Unfit(f"the WorkerPool that this pod was made for is gone ({record.pool_uid})")
-            ledger.pool_seen(found, time.monotonic())
+            pool = ledger.pools.get(found.uid)
+            if pool is None or pool.record is None or pool.record.version < found.version:
+                ledger.pool_seen(found, time.monotonic())  # else the watch was quicker, and knows more
             pool = ledger.pools[found.uid]
         if pool.record is None or pool.record.deleting:
             raise Unfit(f"the WorkerPool {record.namespace}/{record.pool} is being deleted")

@@ -48,6 +48,9 @@ class Api:
             items = self.strangers.get(self.read[-1], [])
             await answer.reply(200, {"metadata": {"resourceVersion": "1"}, "items": items})
             return
+        if "/workerpools/" in request.path:
+            await self.pool(answer)
+            return
         self.seen.append(request.method)
         if request.method == "PATCH" and self.fates:
             await self.fates.pop(0)(self, request, answer)
@@ -56,6 +59,9 @@ class Api:
             await answer.reply(200, {"metadata": self.nodes[self.named(request)]})
         else:
             await answer.reply(200, {"metadata": self.nodes[self.named(request)]})
+
+    async def pool(self, answer: Answer) -> None:
+        await answer.refuse(404, "NotFound", "no such pool")
 
     @staticmethod
     def named(request: Request) -> str:
@@ -386,3 +392,17 @@ def test_when_a_hold_is_over_a_node_is_opened_only_if(tmp_path: Path, seen: list
         assert rig.api.seen == (["PATCH"] if opened else [])
 
     ask(tmp_path, Api(), use, "n1", "n2")
+
+
+def test_a_pool_that_the_watch_shows_being_deleted_meanwhile_is_not_believed_alive(tmp_path: Path) -> None:
+    async def use(rig: Rig) -> FilterResult:
+        async def overtaken_by_the_watch(answer: Answer) -> None:
+            rig.ledger.pool_seen(msgspec.structs.replace(pool(), deleting=True, version=9), 1)
+            meta = {"name": "a", "namespace": "ns", "uid": "A", "resourceVersion": "5"}
+            await answer.reply(200, {"metadata": meta})
+
+        rig.ledger.pool_gone("A", 1)
+        rig.api.pool = overtaken_by_the_watch  # type: ignore[method-assign]
+        return await rig.filter("n1")
+
+    assert ask(tmp_path, Api(), use, "n1").error == "ateplace: the WorkerPool ns/a is being deleted"
