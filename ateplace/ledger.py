@@ -49,6 +49,8 @@ EXPIRY: Final = 600.0
 UNSEEN: Final = 60.0
 REFUSED: Final = 300.0
 """The scheduler itself tries a refused pod again after five minutes, whatever happens."""
+READ: Final = 60.0
+"""For how long what was read of a node's other pods is believed, and kept."""
 AVOIDED: Final = 8
 """How many nodes that failed a pod are remembered for it."""
 
@@ -80,6 +82,8 @@ class Ledger:
         self._next_look = -inf
         self._refused: dict[str, float] = {}
         """When unbound pods were last refused all nodes, oldest first."""
+        self._read: dict[str, float] = {}
+        """When nodes were read, oldest first."""
         self._forged: set[str] = set()
         self._atelets: dict[str, str] = {}
         self._on_node: list[Listener] = []
@@ -255,6 +259,8 @@ class Ledger:
         if node and node.record and node.record.uid == node_uid:
             self.generation += 1
             node.reading = reading
+            self._read.pop(name, None)
+            self._read[name] = reading.at
 
     def unread(self, name: str) -> None:
         """What was read about a node is about to change: somebody is preempted there."""
@@ -307,11 +313,13 @@ class Ledger:
             self._refused[pod_uid] = now
 
     def expire(self, now: float) -> None:
-        """Drop the picks that nobody has spoken of for too long. Costs a look at the oldest, once a second."""
+        """Drop the picks that nobody has spoken of for too long, and what was read long ago. Costs a look at the
+        oldest, once a second."""
         if now < self._next_look:
             return
         self._next_look = now + 1.0
         self._forgive(now)
+        self._unlearn(now)
         while self._unseen:
             pod_uid, at = next(iter(self._unseen.items()))
             if now - at < UNSEEN:
@@ -647,6 +655,16 @@ class Ledger:
             if now - at < REFUSED:
                 return
             self._pardon(pod_uid)
+
+    def _unlearn(self, now: float) -> None:
+        """What was read long ago, an entry for every pod of a node, is believed no more."""
+        while self._read:
+            name, at = next(iter(self._read.items()))
+            if now - at < READ:
+                return
+            del self._read[name]
+            if node := self.nodes.get(name):
+                node.reading = None
 
     def _drift(self, pod: PodRecord, times: int) -> None:
         self.adrift.load(pod.shape, placeholder=pod.placeholder, times=times)

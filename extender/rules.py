@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from ateplace.entries import Node, Reading
-from ateplace.ledger import Ledger
+from ateplace.ledger import READ, Ledger
 from ateplace.records import AteletTemplate
 from ateplace.resources import CPU, MEMORY, PODS
 from ateplace.settings import Settings
@@ -46,7 +46,7 @@ class Rules(Struct, frozen=True, gc=False):
     atelet_unready_seconds: float = 60.0
     window: float = 60.0
     """Seconds for which a write of our own may be answered again: half the linger."""
-    reading_seconds: float = 60.0
+    reading_seconds: float = READ
     """Seconds for which what we read about a node's other pods is believed."""
     open_ahead: int = 24
     trust_held: bool = True

@@ -584,3 +584,19 @@ def test_a_node_is_told_of_pods_that_belong_to_no_pool() -> None:
     assert told == ["n1", "n1"]
     ledger.pod_seen(pod("p2", pool_uid=""), 2.0)
     assert told == ["n1", "n1"]
+
+
+def test_what_was_read_of_a_node_is_kept_no_longer_than_it_is_believed() -> None:
+    """It has an entry for every pod there, and pods of others are to cost no memory."""
+    known = cluster.ledger(cluster.node("n1"), cluster.node("n2"))
+    for name, at in (("n1", 1.0), ("n2", 1.0), ("n1", 30.0)):
+        known.read(name, f"{name}-uid", Reading((), 0, frozenset(), at))
+
+    def kept(now: float) -> list[str]:
+        known.expire(now)
+        return [name for name, one in known.nodes.items() if one.reading]
+
+    assert kept(60.9) == ["n1", "n2"]
+    assert kept(61.9) == ["n1"]
+    known.unread("n1")
+    assert kept(90.0) == [] and not known._read
