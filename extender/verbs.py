@@ -115,9 +115,9 @@ class Verbs:
         """One node (or, for a pod with preferences, several), each claimed; or why not."""
         pod, sent = args.pod, args.names
         if pod is None or not pod.metadata.uid:
-            return FilterResult(error="the call has no Pod")
+            return _bad("the call has no Pod")
         if sent is None:
-            return FilterResult(error="the call has no NodeNames: set nodeCacheCapable")
+            return _bad("the call has no NodeNames: set nodeCacheCapable")
         record = pod_record(pod, self._pool_label)
         if record is None:
             metrics.CALLS.labels("filter", "passed").inc()
@@ -205,7 +205,9 @@ class Verbs:
         sent = args.names.all() if args.names else []
         record = pod_record(args.pod, self._pool_label) if args.pod else None
         if args.pod is None or record is None or self._view.reason() or self._view.template is None:
+            metrics.CALLS.labels("prioritize", "passed").inc()
             return [HostPriority(name, 0) for name in sent]
+        metrics.CALLS.labels("prioritize", "answered").inc()
         return scores(self._case(demand(args.pod, record, self._view.ledger.pool_of(record))), sent)
 
     async def preempt(self, args: PreemptionArgs) -> PreemptionResult:
@@ -353,6 +355,8 @@ class Verbs:
         """`pure`: nothing was tried, so the same question has the same answer."""
         case.ledger.forget(case.demand.uid)
         reasons = refusals(case, dict.fromkeys(sent.all()), hold=hold)
+        if not reasons:
+            raise Unfit("the call names no node")
         for passing in (COMING, UNCLAIMED):
             if passing in reasons.values():
                 raise Unfit(passing)  # no reason to preempt anybody
@@ -372,9 +376,12 @@ class Verbs:
         for reason, count in said.counts:
             metrics.DROPPED.labels(reason).inc(count)
         self.ring.add(_key(record), "filter", f"refused all {len(said.reasons)} nodes", said.notes)
-        if not said.reasons:
-            return FilterResult(error="ateplace: the call names no node")
         return FilterResult(node_names=[], unresolvable=said.reasons)
+
+
+def _bad(reason: str) -> FilterResult:
+    metrics.CALLS.labels("filter", "bad").inc()
+    return FilterResult(error=reason)
 
 
 def _unread(case: Case, node: Node) -> bool:

@@ -406,3 +406,26 @@ def test_a_pool_that_the_watch_shows_being_deleted_meanwhile_is_not_believed_ali
         return await rig.filter("n1")
 
     assert ask(tmp_path, Api(), use, "n1").error == "ateplace: the WorkerPool ns/a is being deleted"
+
+
+def test_every_call_is_counted_by_what_was_answered(tmp_path: Path) -> None:
+    def calls() -> dict[Any, float]:
+        return {key: one._value.get() for key, one in metrics.CALLS._metrics.items()}  # type: ignore[attr-defined]
+
+    async def use(rig: Rig) -> None:
+        before = calls()
+        assert (await rig.filter()).error == "ateplace: the call names no node"
+        await rig.verbs.filter(extender_args(b'{"NodeNames":["n1"]}'))
+        await rig.verbs.filter(extender_args(json.dumps({"Pod": POD}).encode()))
+        await rig.verbs.prioritize(extender_args(json.dumps({"Pod": POD, "NodeNames": ["n1"]}).encode()))
+        labelled = {**POD, "metadata": {**POD["metadata"], "labels": LABELS}}  # type: ignore[dict-item]
+        await rig.verbs.prioritize(extender_args(json.dumps({"Pod": labelled, "NodeNames": ["n1"]}).encode()))
+        more = {key: now - before.get(key, 0) for key, now in calls().items() if now != before.get(key, 0)}
+        assert more == {
+            ("filter", "error"): 1,
+            ("filter", "bad"): 2,
+            ("prioritize", "passed"): 1,
+            ("prioritize", "answered"): 1,
+        }
+
+    ask(tmp_path, Api(), use, "n1")
