@@ -250,10 +250,20 @@ def _several(case: Case, warm: list[Node]) -> tuple[Node | None, tuple[str, ...]
         if tenant is None or not (tenant.ateoms or tenant.picks):
             fresh = fresh or node
         elif node.atelet_bound and answerable(case, node):
-            held.append(node.name)
+            if _takes_uncounted(case, node):
+                held.append(node.name)
         elif tenant.picks and not node.atelet_bound:
             coming = coming or node
     return coming or fresh, tuple(sorted(held))
+
+
+def _takes_uncounted(case: Case, node: Node) -> bool:
+    """Whether the node takes this pod even if all that its pools have on their way went there, wherever they were
+    counted. No scheduler counts our cap, or pods without requests; all else it does."""
+    shape, pools = case.demand.shape, case.ledger.pools
+    if shape.requests is shape.counted and not case.rules.ateoms_per_node:
+        return True
+    return capacity(case, node) > sum(pools[uid].picks for uid in node.tenants)
 
 
 def _placeholders_elsewhere(case: Case) -> bool:

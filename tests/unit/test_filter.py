@@ -304,6 +304,28 @@ def test_a_pod_with_preferences_does_not_get_a_node_that_failed_it_while_there_i
     assert picked(case(known, choosy=True), "a") == "a"
 
 
+@pytest.mark.parametrize(
+    ("shape", "rules", "cpu"),
+    [
+        pytest.param(SMALL, Rules(ateoms_per_node=3), 8000, id="the cap"),
+        pytest.param(NOTHING, Rules(), 300, id="pods without requests"),
+    ],
+)
+def test_pods_with_preferences_do_not_fill_a_node_beyond_what_no_scheduler_counts(
+    shape: Shape, rules: Rules, cpu: int
+) -> None:
+    """A scheduler may send each of them to a node where we have not counted it."""
+    known = ledger(pool(), node("a", "A", cpu=cpu), atelet("a"), pod("1", "a", shape=shape), *map(node, "bcdefg"))
+    there = 1
+    for number in range(6):
+        uid = f"new{number}"
+        choice = choose(case(known, uid=uid, shape=shape, rules=rules, choosy=True), sent(*"abcdefg"))
+        assert choice
+        there += "a" in {choice.node.name, *choice.also}
+        known.assume(uid, "A", choice.node.name, shape, now=0)
+    assert there == 3
+
+
 def test_a_node_whose_atelet_is_not_bound_is_not_answered_beside_another() -> None:
     known = ledger(node("a", "A"), pod("1", "a"), node("d"))
     choice = choose(case(known, choosy=True), sent("a", "d"))
