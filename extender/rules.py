@@ -208,6 +208,11 @@ def current_reading(case: Case, node: Node) -> Reading | None:
     return reading if reading and case.now - reading.at < case.rules.reading_seconds else None
 
 
+def unread(case: Case, node: Node) -> bool:
+    """Whether the node's other pods must be read before a pod goes there."""
+    return not node.atelet_bound and claims(case) and current_reading(case, node) is None
+
+
 def claims(case: Case) -> bool:
     """Whether this pod claims its node. Only placeholders of a pool whose headroom is not warm do not."""
     pool = case.ledger.pools.get(case.demand.pool)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Final
 
@@ -34,17 +34,19 @@ from extender.rules import (
     COMING,
     FILLED,
     HELD_BACK,
+    NO_ROOM,
     UNCLAIMED,
     Case,
     Rules,
     answerable,
     claims,
-    current_reading,
     drop,
     no_room,
+    unread,
 )
 from extender.score import scores
 from extender.spread import Names as Sent
+from extender.tight import Tight
 from extender.waiting import Among, Waiting
 from extender.wire import (
     ExtenderArgs,
@@ -65,7 +67,7 @@ READ_AT_ONCE: Final = 8
 ROUNDS: Final = 5
 """How often that is decided anew by what was read; nodes that are still unread then are not answered."""
 LOOKS: Final = 32
-"""How many nodes one call looks at before it gives up for now; the next call knows them, and goes on."""
+"""How many nodes one call looks at before it gives up for now; the next call goes on from there (`extender.tight`)."""
 WARY_SECONDS: Final = 300.0
 """For how long, after a claimed node turned out to be full of others' pods, nodes are looked at before they are
 claimed: a claim that is of no use brings an atelet, and that may cost somebody a pod."""
@@ -94,6 +96,7 @@ class Verbs:
         self._waiting = Waiting(self._waits, self._wake)
         self._promises = Promises()
         self._refusals = Refusals()
+        self._tight = Tight()
         self._under_way: dict[str, asyncio.Event] = {}
         """Filter's calls by pod UID."""
         self._wary = -math.inf
@@ -160,21 +163,30 @@ class Verbs:
         if not hold and (before := self._refusals.again(case, sent)):
             ledger.refused(record.uid, case.now)
             return self._say(record, before)
-        while choice := choose(case, sent, excluded=tried, hold=hold):
+        tight = self._tight.unread(case)
+        while choice := (
+            choose(case, sent, excluded={*tried, *tight}, hold=hold)
+            or (choose(case, sent, excluded=tried, hold=hold) if tight else None)
+        ):
             if known and record.uid not in ledger.pods:
                 raise Unfit(GONE)  # it was deleted while we waited: nobody would speak of its pick again
             node = choice.node
             wary = case.now < self._wary
-            if wary and _unread(case, node):
+            if wary and unread(case, node):
                 looks += 1
+                if looks > LOOKS and node.name in tight:
+                    break  # all others were looked at lately
                 if looks > LOOKS:
                     raise Unfit(f"no room beside atelet on the {LOOKS} nodes looked at; there are more")
                 await self.claims.open(node, wanted.pool, write=False, read=True, until=until)
                 case = self._case(wanted, begun)
+                tight.discard(node.name)
+                if no_room(case, node) in FILLED:
+                    self._tight.found(node.name, case.now)
                 continue
             self._assume(case, node)
-            self.claims.ahead(choice.ahead, wanted.pool, read=partial(_unread, case), wary=wary)
-            write, read = not answerable(case, node), _unread(case, node)
+            self.claims.ahead(choice.ahead, wanted.pool, read=partial(unread, case), wary=wary)
+            write, read = not answerable(case, node), unread(case, node)
             if not (write or read):
                 return self._answer(case, record, choice)
             tried.add(node.name)
@@ -196,9 +208,10 @@ class Verbs:
                 return self._answer(case, record, choice)
             if full in FILLED:
                 self._wary = case.now + WARY_SECONDS
+                self._tight.found(node.name, case.now)
         if refused:
             raise Unfit(refused)  # a refusal would let the scheduler preempt somebody elsewhere
-        return self._refuse(case, record, sent, hold=hold, pure=not (tried or looks))
+        return self._refuse(case, record, sent, hold=hold, pure=not (tried or looks), tight=tight)
 
     async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
         """Errors are swallowed by the scheduler, so when in doubt all are equal."""
@@ -232,7 +245,7 @@ class Verbs:
                 break
             for node in read:
                 await self.claims.open(node, wanted.pool, write=False, read=True, until=until)
-        known = {name: one for name, one in verdict.keep.items() if not _unread(case, case.ledger.nodes[name])}
+        known = {name: one for name, one in verdict.keep.items() if not unread(case, case.ledger.nodes[name])}
         keep = self._promises.settle(case, known)
         for name, named in keep.items():
             if any(pod.uid not in case.ledger.pods for pod in named.pods or ()):
@@ -249,7 +262,7 @@ class Verbs:
         nodes = case.ledger.nodes
         behind = (nodes[name] for name, reason in verdict.dropped.items() if reason == ELSEWHERE)
         older = [node for node in behind if node.reading is not None and node.reading.at < begun]
-        return [*(nodes[name] for name in answer if _unread(case, nodes[name])), *older][:READ_AT_ONCE]
+        return [*(nodes[name] for name in answer if unread(case, nodes[name])), *older][:READ_AT_ONCE]
 
     async def _pool(self, record: PodRecord, until: float) -> str:
         """The UID of the pod's pool, which must be alive. One that the watch has not shown yet is asked for once."""
@@ -309,7 +322,7 @@ class Verbs:
         case = self._case(wanted)
         if choice := choose(case, sent):
             wary = case.now < self._wary
-            self.claims.ahead((choice.node, *choice.ahead), wanted.pool, read=partial(_unread, case), wary=wary)
+            self.claims.ahead((choice.node, *choice.ahead), wanted.pool, read=partial(unread, case), wary=wary)
 
     def _claimant(self, wanted: Demand) -> Pool | None:
         """The pod's pool, if something can be decided for it now and claimed without being asked."""
@@ -332,9 +345,9 @@ class Verbs:
         choice = choose(case, sent, hold=self.hold.may(case))
         if choice is None:
             return False
-        unread = _unread(case, choice.node)
-        self.claims.ahead((choice.node,), wanted.pool, read=lambda _: unread, wary=True)
-        return not unread
+        read = unread(case, choice.node)
+        self.claims.ahead((choice.node,), wanted.pool, read=lambda _: read, wary=True)
+        return not read
 
     def _answer(self, case: Case, record: PodRecord, choice: Choice) -> FilterResult:
         self.hold.placed(case.demand.uid)
@@ -351,12 +364,16 @@ class Verbs:
         self.ring.add(_key(record), "filter", f"picked {node.name}", notes)
         return FilterResult(node_names=[node.name, *also])
 
-    def _refuse(self, case: Case, record: PodRecord, sent: Names, *, hold: bool, pure: bool) -> FilterResult:
-        """`pure`: nothing was tried, so the same question has the same answer."""
+    def _refuse(
+        self, case: Case, record: PodRecord, sent: Names, *, hold: bool, pure: bool, tight: Collection[str]
+    ) -> FilterResult:
+        """`pure`: nothing was tried, so the same question has the same answer. `tight`: nodes that had no room lately,
+        and were not looked at again."""
         case.ledger.forget(case.demand.uid)
         reasons = refusals(case, dict.fromkeys(sent.all()), hold=hold)
         if not reasons:
             raise Unfit("the call names no node")
+        reasons |= {name: NO_ROOM for name in tight if reasons.get(name) == UNCLAIMED}
         for passing in (COMING, UNCLAIMED):
             if passing in reasons.values():
                 raise Unfit(passing)  # no reason to preempt anybody
@@ -382,11 +399,6 @@ class Verbs:
 def _bad(reason: str) -> FilterResult:
     metrics.CALLS.labels("filter", "bad").inc()
     return FilterResult(error=reason)
-
-
-def _unread(case: Case, node: Node) -> bool:
-    """Whether its other pods must be read before a pod goes there."""
-    return not node.atelet_bound and claims(case) and current_reading(case, node) is None
 
 
 def _key(record: PodRecord) -> str:

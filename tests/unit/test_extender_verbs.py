@@ -16,7 +16,7 @@ from ateplace.records import PoolRecord
 from ateplace.settings import Settings
 from ateplace.view import View
 from extender import filter as filter_
-from extender import metrics, rules, waiting
+from extender import metrics, rules, verbs, waiting
 from extender.demand import Demand
 from extender.verbs import GONE, Verbs
 from extender.wire import FilterResult, extender_args, preemption_args
@@ -255,11 +255,12 @@ def test_pods_that_are_refused_again_and_again_are_decided_upon_once(
     ask(tmp_path, Api(not_found), use)
 
 
-def test_a_node_is_read_before_strangers_are_preempted_there_and_again_afterwards(tmp_path: Path) -> None:
-    def stranger(uid: str, cpu: str) -> Any:
-        container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
-        return {"metadata": {"name": uid, "namespace": "ns", "uid": uid}, "spec": {"containers": [container]}}
+def stranger(uid: str, cpu: str) -> Any:
+    container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
+    return {"metadata": {"name": uid, "namespace": "ns", "uid": uid}, "spec": {"containers": [container]}}
 
+
+def test_a_node_is_read_before_strangers_are_preempted_there_and_again_afterwards(tmp_path: Path) -> None:
     async def use(rig: Rig) -> None:
         rig.view.template = template(cpu=500)
         rig.api.strangers = {"n1": [stranger("s1", "7900m")], "n2": [stranger("s2", "4"), stranger("s3", "4")]}
@@ -429,3 +430,33 @@ def test_every_call_is_counted_by_what_was_answered(tmp_path: Path) -> None:
         }
 
     ask(tmp_path, Api(), use, "n1")
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_among_nodes_that_others_have_filled_each_call_looks_at_other_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    """What was read is believed for a minute only, and calls come every ten seconds: the same ones would be looked at
+    again and again, and a pod would neither get the node at the end of the list nor be refused, and so preempt."""
+    monkeypatch.setattr(verbs, "LOOKS", 4)
+    names_ = [f"m{number:02d}" for number in range(20)]
+
+    async def use(rig: Rig) -> FilterResult:
+        rig.view.template = template(cpu=500)
+        for name in names_:
+            rig.ledger.node_seen(node(name), 0)
+            rig.api.nodes[name] = {"name": name, "uid": f"{name}-uid", "resourceVersion": "1"}
+            rig.api.strangers[name] = [stranger(f"s-{name}", "7900m")]
+        if room:
+            rig.api.strangers[names_[-1]] = []
+        for _ in range(8):
+            answer = await rig.filter(*names_)
+            if not answer.error:
+                break
+            for name in names_:
+                rig.ledger.unread(name)
+        return answer
+
+    answer = ask(tmp_path, Api(), use)
+    assert answer.node_names == ([names_[-1]] if room else [])
+    assert answer.unresolvable == (None if room else dict.fromkeys(names_, rules.NO_ROOM))
