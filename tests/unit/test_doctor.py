@@ -141,6 +141,29 @@ def test_the_gate(name: str) -> None:
     begins(atelet_checks.judge_gate(found, labelled, ateoms, LOOK.atelet), *expected)
 
 
+def test_an_open_gate_is_closed_by_the_command_that_restarts_no_atelet() -> None:
+    found = atelet_checks.judge_gate(daemonset(gated=False, desired=9), 0, 5, LOOK.atelet)
+    assert [one.fix for one in found] == ["ateplace migrate (a patch of the nodeSelector would restart every atelet)"]
+
+
+def test_who_makes_atelet_critical_is_told_of_the_quota_that_some_clusters_want_first() -> None:
+    """Without it they would refuse every new atelet."""
+    fix = atelet_checks.judge_gate(daemonset(priorityClassName=""), 0, 0, LOOK.atelet)[0].fix
+    assert "kubectl patch daemonset/atelet -n ate-system -p " in fix
+    assert "kubectl apply -f deploy/components/atelet-gate/quota.yaml" in fix
+    assert (DEPLOY / "components" / "atelet-gate" / "quota.yaml").exists()
+
+
+def test_an_atelet_that_has_never_run_has_no_earlier_log_to_look_at() -> None:
+    crashing = atelet("n1", ready=False, trouble="CrashLoopBackOff")
+    unpulled = atelet("n2", ready=False, trouble="ErrImagePull")
+    found = [record for record in map(atelet_record, (crashing, unpulled)) if record]
+    assert [one.fix for one in atelet_checks.judge_room(found, {"n1", "n2"}, "ate-system")] == [
+        f"kubectl logs -n ate-system {crashing.metadata.name} --previous",
+        f"kubectl describe pod -n ate-system {unpulled.metadata.name}",
+    ]
+
+
 def test_atelets_without_room_and_broken_ones_are_named() -> None:
     pods = [atelet("n1"), atelet("n2", bound=False), atelet("n3", ready=False, trouble="CrashLoopBackOff")]
     pods += [atelet("n4", bound=False), atelet("n5", ready=False, trouble="ErrImagePull")]

@@ -10,10 +10,12 @@ from ateplace import names
 from ateplace.atelet import AFFINITY, SELECTOR, cannot_run
 from ateplace.commands.checks.look import Deployment, Look
 from ateplace.commands.findings import Finding, fail, ok, some, warn
+from ateplace.entries import CRASH_LOOP
 from ateplace.model import DaemonSet, DaemonSetSpec
 from ateplace.records import AteletRecord, AteletTemplate, NodeRecord, atelet_record, atelet_template, node_record
 
 CRITICAL = "system-node-critical"
+QUOTA = "where critical pods need a quota (GKE), before that: kubectl apply -f deploy/components/atelet-gate/quota.yaml"
 
 
 async def gate(look: Look) -> list[Finding]:
@@ -29,15 +31,14 @@ async def gate(look: Look) -> list[Finding]:
 def judge_gate(daemonset: DaemonSet, labelled: int, ateoms: int, atelet: str) -> list[Finding]:
     """`labelled`: nodes with our label. Without ateoms 0 desired is what should be."""
     desired = daemonset.status.desired_number_scheduled if daemonset.status else 0
-    selector = json.dumps({"spec": {"template": {"spec": {"nodeSelector": {names.NODE_LABEL: "true"}}}}})
     if not atelet_template(daemonset).gated:
         says = f"atelet is not gated by {names.NODE_LABEL}: it runs on {desired} nodes, whether ateoms are there or not"
-        return [fail(says, f"ateplace migrate, or: kubectl patch {atelet} -p '{selector}'")]
+        return [fail(says, "ateplace migrate (a patch of the nodeSelector would restart every atelet)")]
     found = []
     if daemonset.spec.template.spec.priority_class_name != CRITICAL:
         critical = json.dumps({"spec": {"template": {"spec": {"priorityClassName": CRITICAL}}}})
         says = f"atelet is not {CRITICAL}: on a node that others have filled it stays Pending"
-        found.append(warn(says, f"kubectl patch {atelet} -p '{critical}'"))
+        found.append(warn(says, f"kubectl patch {atelet} -p '{critical}'; {QUOTA}"))
     if desired < labelled:
         says = f"{labelled} nodes carry {names.NODE_LABEL}, but atelet is wanted on {desired} only"
         found.append(warn(says, "see the checks `atelet taints` and `claims`; new labels take a second to be seen"))
@@ -72,7 +73,10 @@ def judge_room(atelets: Sequence[AteletRecord], wanted: Collection[str], namespa
     for reason in dict.fromkeys(one.trouble for one in broken):
         alike = [one for one in broken if one.trouble == reason]
         says = f"atelet does not run on {len(alike)} nodes: {reason} ({some(one.node for one in alike)})"
-        found.append(fail(says, f"kubectl logs -n {namespace} {alike[0].name} --previous"))
+        name = f"-n {namespace} {alike[0].name}"
+        found.append(
+            fail(says, f"kubectl logs {name} --previous" if reason == CRASH_LOOP else f"kubectl describe pod {name}")
+        )
     return found or [ok(f"{sum(one.ready for one in atelets)} of {len(atelets)} atelets are Ready, none lacks room")]
 
 
