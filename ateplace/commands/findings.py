@@ -25,9 +25,10 @@ class Finding(Struct, frozen=True):
 
 APPLY = (
     "apply the overlay that you installed again "
-    "(the default one: kubectl apply --server-side -k deploy/overlays/second-scheduler)"
+    "(the default one: kubectl apply --server-side --force-conflicts -k deploy/overlays/second-scheduler)"
 )
-"""Which one that is cannot be seen from here, and another one would change the installation."""
+"""Which one that is cannot be seen from here, and another one would change the installation. What somebody has changed
+is theirs until it is taken back by force."""
 
 
 def ok(says: str) -> Finding:

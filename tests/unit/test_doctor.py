@@ -13,7 +13,7 @@ from ateplace.commands.checks import claims, configured, priorities, rbac, sched
 from ateplace.commands.checks.look import Deployment, Look
 from ateplace.commands.checks.priorities import PriorityClass
 from ateplace.commands.doctor import checks
-from ateplace.commands.findings import Finding, some
+from ateplace.commands.findings import APPLY, Finding, some
 from ateplace.model import Node, Pod
 from ateplace.records import atelet_record, atelet_template, node_record, pod_record, pool_record
 from ateplace.settings import Loaded, Settings, load
@@ -312,6 +312,21 @@ IMAGES = {
 def test_images(name: str) -> None:
     tags, expected = IMAGES[name]
     begins(versions.judge_images(images(**tags), "v1.36.3", LOOK), *expected)
+
+
+@pytest.mark.parametrize(
+    ("server", "tag"),
+    [("v1.35.4", "v1.35.4"), ("v1.35.4-gke.100", "v1.35.4"), ("v1.35.4+k3s1", "v1.35.4"), ("v1.35", "v1.35.x")],
+)
+def test_the_image_for_a_scheduler_that_is_too_new_exists(server: str, tag: str) -> None:
+    """Its tags have three numbers, and a digest that stays would win over the tag."""
+    fix = versions.judge_images(images(scheduler="r/s:v1.36.3@sha256:00"), server, LOOK)[0].fix
+    assert fix == f"in deploy/scheduler/kustomization.yaml set newTag to {tag} and remove the digest, then apply"
+
+
+def test_what_somebody_has_changed_is_applied_over() -> None:
+    """Server-side apply refuses otherwise: who changes a field becomes its owner."""
+    assert "kubectl apply --server-side --force-conflicts -k deploy/overlays/second-scheduler" in APPLY
 
 
 def test_the_ca_bundle_must_be_the_authority_of_the_serving_certificate() -> None:

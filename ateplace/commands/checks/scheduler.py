@@ -53,7 +53,7 @@ async def check(look: Look) -> list[Finding]:
     name = settings.certs.scheduler_deployment
     if not settings.webhook.scheduler_name or not name:
         says = "ateoms are left to the cluster's own scheduler, which cannot be looked into from here"
-        return [warn(says, "compare its configuration with deploy/overlays/kube-scheduler-config")]
+        return [warn(says, "compare its configuration with deploy/scheduler/default-scheduler.yaml")]
     path = f"/apis/apps/v1/namespaces/{look.namespace}/deployments/{name}"
     deployment = await look.find(path, Scheduler)
     if deployment is None:

@@ -65,14 +65,20 @@ def judge_images(ours: Mapping[str, Deployment], server: str, look: Look) -> lis
     api = minor(server)
     if scheduler and api and scheduler > api:
         says = f"the scheduler ({scheduler[0]}.{scheduler[1]}) is newer than the API server, which is not supported"
-        fix = f"set the kube-scheduler image of deploy/scheduler/kustomization.yaml to v{api[0]}.{api[1]}"
-        found.append(fail(says, fix))
+        found.append(fail(says, _image(api, server)))
     elif scheduler and api and scheduler < (api[0], api[1] - 1):
         says = f"the scheduler ({scheduler[0]}.{scheduler[1]}) is more than one minor version behind the API server"
-        found.append(warn(says, "raise the kube-scheduler image in deploy/scheduler/kustomization.yaml"))
+        found.append(warn(says, _image(api, server)))
     if "" in tags.values():
         return found or [ok("the images are named by digest alone, which does not say their version")]
     return found or [ok(f"ateplace {ateplace.__version__} everywhere")]
+
+
+def _image(api: Minor, server: str) -> str:
+    """What to do for a scheduler of the API server's version, without what its vendor has added to it."""
+    patch = re.match(r"v?\d+\.\d+(\.\d+)", server)
+    tag = f"v{api[0]}.{api[1]}{patch[1] if patch else '.x'}"
+    return f"in deploy/scheduler/kustomization.yaml set newTag to {tag} and remove the digest, then apply"
 
 
 def _tag(deployment: Deployment) -> str:
