@@ -91,7 +91,7 @@ def extender(flags: Set = [], file: File = "") -> None:  # noqa: B006
 
 @app.command()
 def reconciler(flags: Set = [], file: File = "") -> None:  # noqa: B006
-    """Run the reconciler: claims, finalizers, certificates.
+    """Run the reconciler: claims, finalizers, placeholders, certificates.
 
     Example: `ateplace reconciler --set reconciler.linger=60`
     """
@@ -129,7 +129,7 @@ def version() -> None:
 
 @app.command()
 def up(
-    nodes: Annotated[int, typer.Option(help="How many nodes to pretend (journey).")] = 12,
+    nodes: Annotated[int, typer.Option(min=4, help="How many nodes to pretend (journey).")] = 12,
     once: Annotated[bool, typer.Option(help="Play the scenario, check every step, exit 0 or 1.")] = False,
     scene: Annotated[
         Literal["journey", "headroom"],

@@ -149,6 +149,8 @@ def pod(
     """
     given, slash, name = pod.partition("/")
     where, name = (given, name) if slash else (namespace, given)
+    if not where or not name:
+        raise typer.BadParameter(f"{pod!r} is no NAMESPACE/NAME: neither may be empty")
     found = connected(lambda settings, kube: explain(kube, settings, where, name, extender_urls), flags, file)
     if output == "json":
         print_json(found.as_data())

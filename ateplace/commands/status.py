@@ -152,7 +152,12 @@ def status(
         console = Console()
         if output == "json":
             while True:
-                print_json(data(await look(kube, settings, extender_urls)))
+                try:
+                    print_json(data(await look(kube, settings, extender_urls)))
+                except KubeError as error:
+                    if not watch:
+                        raise
+                    typer.echo(f"ateplace: {error}", err=True)
                 if not watch:
                     return
                 await asyncio.sleep(interval)

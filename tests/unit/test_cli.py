@@ -3,8 +3,10 @@
 import json
 import re
 import resource
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +96,36 @@ def test_errors_are_one_line_and_a_documented_exit_code(arguments: list[str], co
     assert done.stderr.count("\n") == 1
 
 
-def test_an_unknown_command_is_wrong_usage() -> None:
-    done = run("fly")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["fly"], "No such command"),
+        (["explain", "pod", "demo/"], "neither may be empty"),
+        (["explain", "pod", "/web"], "neither may be empty"),
+        (["up", "--nodes", "3"], "greater than or equal to 4"),
+    ],
+)
+def test_nonsense_is_wrong_usage(arguments: list[str], says: str) -> None:
+    done = run(*arguments)
     assert done.returncode == 2
-    assert "No such command" in done.stderr
+    assert says in done.stderr
+
+
+def test_who_watches_json_is_told_of_trouble_and_goes_on(tmp_path: Path) -> None:
+    from tests.unit.kube_server import kubeconfig
+
+    flags = [f"--set=cluster.kubeconfig={kubeconfig(tmp_path, 'http://127.0.0.1:1')}", "--interval=0.2"]
+    argv = [sys.executable, "-m", "ateplace.cli", "status", "--watch", "--output=json", *flags]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        deadline = threading.Timer(60, watching.kill)
+        deadline.start()
+        assert watching.stdout and watching.stderr
+        told = [watching.stderr.readline(), watching.stderr.readline()]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(30) == 130
+        deadline.cancel()
+        assert watching.stdout.read() == ""
+    assert all(line.startswith("ateplace: GET ") for line in told)
 
 
 def test_a_cluster_that_cannot_be_reached_is_exit_code_1(tmp_path: Path) -> None:
