@@ -57,6 +57,15 @@ def test_a_sum_of_sums_is_shown_before_all_of_them_have_been_counted() -> None:
             assert query.count("or vector(0)") == query.count(") + ") + 1, title
 
 
+def test_a_share_of_none_is_nothing_and_a_share_of_nothing_is_not_shown() -> None:
+    """A counter that was never counted is missing: divided it gives no value, where 0 is meant. And 0 / 0 is NaN."""
+    for title, query in QUERIES:
+        share, division, whole = query.partition(" / ")
+        if division:
+            assert share.endswith("or vector(0))"), title
+            assert whole.endswith("> 0)"), title
+
+
 def test_every_query_has_balanced_brackets_and_a_range_for_each_rate() -> None:
     for title, query in QUERIES:
         for opening, closing in ("()", "[]", "{}"):
