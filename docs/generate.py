@@ -107,6 +107,9 @@ def cli_page() -> str:
         "",
         "`ateplace COMMAND`, or `kubectl ateplace COMMAND` (the same program under a name that kubectl finds).",
         "",
+        "It reaches the cluster that kubectl would: by the current context of `$KUBECONFIG` or `~/.kube/config`.",
+        "Another file is `--set cluster.kubeconfig=FILE`. Inside a pod it is the pod's ServiceAccount.",
+        "",
         "Exit codes, unless a command says more: 0 done; 1 it could not be done, with the reason on standard error;",
         "2 wrong usage or a bad setting; 130 interrupted.",
     ]
