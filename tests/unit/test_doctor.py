@@ -67,6 +67,11 @@ def test_priority_classes(name: str) -> None:
     begins(priorities.judge(("ateplace-ateom", ateom), ("ateplace-placeholder", placeholder)), *expected)
 
 
+def test_a_class_of_another_name_is_not_in_our_manifests() -> None:
+    found = priorities.judge(("gold", None), ("ateplace-placeholder", PriorityClass(-10, "Never")))
+    assert [one.fix for one in found] == ["create it, or set webhook.priority_class to one that exists"]
+
+
 def test_the_shipped_scheduler_configuration_is_what_doctor_wants() -> None:
     assert scheduler.judge((DEPLOY / "scheduler" / "second-scheduler.yaml").read_text(), Settings()) == []
 

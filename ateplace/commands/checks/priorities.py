@@ -8,6 +8,7 @@ from ateplace.commands.findings import Finding, fail, ok, warn
 
 CUTOFF = -10
 """cluster-autoscaler's `--expendable-pods-priority-cutoff`: for a pod below it the cluster never grows."""
+OWN_CLASS = "create it, or set webhook.priority_class to one that exists"
 PATH = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
@@ -29,7 +30,12 @@ async def check(look: Look) -> list[Finding]:
 def judge(ateom: tuple[str, PriorityClass | None], placeholder: tuple[str, PriorityClass | None]) -> list[Finding]:
     apply = "kubectl apply -f deploy/base/priority-classes.yaml"
     again = f"a class cannot be changed: delete it, then {apply}"
-    found = [fail(f"there is no PriorityClass {name}", apply) for name, one in (ateom, placeholder) if one is None]
+    shipped = {names.ATEOM_PRIORITY_CLASS, names.PLACEHOLDER_PRIORITY_CLASS}
+    found = [
+        fail(f"there is no PriorityClass {name}", apply if name in shipped else OWN_CLASS)
+        for name, one in (ateom, placeholder)
+        if one is None
+    ]
     for name, one in (ateom, placeholder):
         if one and one.global_default:
             found.append(fail(f"{name} is the cluster's default class: every pod gets it", again))
