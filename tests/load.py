@@ -25,6 +25,8 @@ STALL = 1.0
 """Seconds late from which on a beat of a tenth of a second means that the machine stood still."""
 WEBHOOK_PATIENCE = 5.0
 """timeoutSeconds in deploy/base/webhook-configuration.yaml."""
+TIMED_OUT = re.compile(r"deadline exceeded|timed out|[Tt]imeout(?!=)")
+"""How it is said that patience ran out; `?timeout=5s` is in the address of every webhook, and says nothing."""
 
 
 def failed_calls(plane: ControlPlane) -> list[str]:
@@ -37,6 +39,16 @@ def failed_calls(plane: ControlPlane) -> list[str]:
             elif re.search(r"Error scheduling pod|Failed to (filter|prioritize)|extender.*err=", line):
                 found.append(f"{log.stem}: {line[:400]}")
     return found
+
+
+def blamed(failures: list[tuple[float, str]], stalls: list[tuple[float, float]]) -> list[tuple[float, str]]:
+    """Failures but for calls that met a stall and ran out of time: then the API server's patience with a webhook may
+    end whatever the webhook does. A call that was refused, or found nobody, failed for another reason."""
+    return [
+        (at, why)
+        for at, why in failures
+        if not TIMED_OUT.search(why) or not any(begin < at + WEBHOOK_PATIENCE and at < end for begin, end in stalls)
+    ]
 
 
 class Load:
@@ -126,13 +138,8 @@ class Load:
             self._alive.append((sent, name))
 
     def blamed(self) -> list[tuple[float, str]]:
-        """Failures but for those of calls that met a stall: then the API server's patience with a webhook may run out
-        whatever the webhook does."""
-        return [
-            (at, why)
-            for at, why in self.failures
-            if not any(begin < at + WEBHOOK_PATIENCE and at < end for begin, end in self.stalls)
-        ]
+        """Failures but for those that `blamed` forgives."""
+        return blamed(self.failures, self.stalls)
 
     def _feel_the_pulse(self) -> None:
         last = time.monotonic()
