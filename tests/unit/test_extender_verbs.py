@@ -35,7 +35,9 @@ class Api:
 
     def __init__(self, *fates: Callable[["Api", Request, Answer], Awaitable[None]]) -> None:
         self.fates = list(fates)
-        self.nodes = {name: {"name": name, "uid": f"{name}-uid", "resourceVersion": "1"} for name in ("n1", "n2")}
+        self.nodes: dict[str, dict[str, Any]] = {
+            name: {"name": name, "uid": f"{name}-uid", "resourceVersion": "1"} for name in ("n1", "n2")
+        }
         self.seen: list[str] = []
         """The methods of requests about nodes."""
         self.strangers: dict[str, list[Any]] = {}
@@ -54,6 +56,8 @@ class Api:
         self.seen.append(request.method)
         if request.method == "PATCH" and self.fates:
             await self.fates.pop(0)(self, request, answer)
+        elif request.method == "PATCH" and not self.meant(request):
+            await conflict(self, request, answer)
         elif request.method == "PATCH":
             self.write(request)
             await answer.reply(200, {"metadata": self.nodes[self.named(request)]})
@@ -66,6 +70,11 @@ class Api:
     @staticmethod
     def named(request: Request) -> str:
         return request.path.rpartition("/")[2]
+
+    def meant(self, request: Request) -> bool:
+        """Whether the Node is the one, and in the version, that the patch was made for, as far as it says."""
+        meta, said = self.nodes[self.named(request)], request.json["metadata"]
+        return all(said.get(key, meta[key]) == meta[key] for key in ("uid", "resourceVersion"))
 
     def write(self, request: Request) -> None:
         meta: Any = self.nodes[self.named(request)]
@@ -82,6 +91,14 @@ async def broken(_: Api, __: Request, answer: Answer) -> None:
 async def lost(api: Api, request: Request, answer: Answer) -> None:
     """Taken, but nobody is told."""
     api.write(request)
+    answer.reset()
+
+
+async def spoilt(api: Api, request: Request, answer: Answer) -> None:
+    """Taken, nobody is told, and somebody has removed the label since."""
+    api.write(request)
+    meta: Any = api.nodes[api.named(request)]
+    meta |= {"resourceVersion": "3", "labels": {}}
     answer.reset()
 
 
@@ -146,6 +163,7 @@ def claimed(result: str) -> float:
         pytest.param([], ["n1"], 1, id="taken"),
         pytest.param([broken], ["n1"], 2, id="a failure is looked after, and the patch sent again"),
         pytest.param([lost], ["n1"], 1, id="an answer that was lost is found by looking"),
+        pytest.param([spoilt], ["n1"], 3, id="found without the label: sent again, in the version that it has now"),
         pytest.param([conflict], ["n1"], 2, id="another version, and still nobody's"),
         pytest.param([overtaken], ["n2"], 2, id="opened by another replica: the next node"),
         pytest.param([not_found], ["n2"], 2, id="a node that is gone: the next one"),
@@ -179,6 +197,50 @@ def test_a_claim_that_is_refused_is_an_error_and_no_refusal(tmp_path: Path, fate
 
     said = ask(tmp_path, Api(fate), use, "n1")
     assert said.error.startswith("ateplace: n1 cannot be claimed") and said.unresolvable is None
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [{"uid": "recreated"}, {"resourceVersion": "5", "annotations": {names.claim_key("B"): "theirs"}}],
+    ids=["recreated under its name", "opened by another since"],
+)
+def test_a_node_that_is_not_what_our_watch_shows_is_not_claimed(tmp_path: Path, behind: dict[str, Any]) -> None:
+    api = Api()
+    api.nodes["n1"] |= behind
+
+    async def use(rig: Rig) -> FilterResult:
+        return await rig.filter("n1", "n2")
+
+    assert ask(tmp_path, api, use, "n1", "n2").node_names == ["n2"]
+    assert names.claim_key("A") not in api.nodes["n1"].get("annotations", ())
+
+
+def test_who_needs_a_node_that_is_being_claimed_waits_for_the_same_write(tmp_path: Path) -> None:
+    """Even after the caller that began it has run out of time."""
+
+    async def use(rig: Rig) -> None:
+        gate = asyncio.Event()
+
+        async def held_up(api: Api, request: Request, answer: Answer) -> None:
+            await gate.wait()
+            api.write(request)
+            await answer.reply(200, {"metadata": api.nodes["n1"]})
+
+        rig.api.fates.append(held_up)
+        loop, wanted = asyncio.get_running_loop(), rig.ledger.nodes["n1"]
+
+        async def claim(seconds: float) -> None:
+            await rig.verbs.claims.open(wanted, "A", write=True, read=False, until=loop.time() + seconds)
+
+        first, second = asyncio.create_task(claim(10)), asyncio.create_task(claim(10))
+        await until(lambda: rig.api.seen)
+        with pytest.raises(TimeoutError):
+            await claim(0)
+        gate.set()
+        await asyncio.gather(first, second)
+        assert rig.api.seen == ["PATCH"]
+
+    ask(tmp_path, Api(), use, "n1")
 
 
 def test_a_replay_in_the_same_cycle_writes_nothing(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from ateplace.entries import Node, Reading
 from ateplace.ledger import Ledger
 from ateplace.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
 from ateplace.resources import Shape
+from ateplace.settings import Cluster, Reconciler, Settings
 from extender import rules as why
 from extender.filter import _ranked, choose, refusals
 from extender.rules import Case, Rules
@@ -469,6 +470,15 @@ def test_a_write_is_answered_within_half_a_linger_and_to_the_call_that_made_it_h
     assert not why.answerable(case(known, rules=short, now=1.0), n1)
     assert why.answerable(structs.replace(case(known, rules=short, now=4.0), begun=-0.1), n1)
     assert not why.answerable(structs.replace(case(known, rules=short, now=4.0), begun=0.1), n1)
+
+
+@pytest.mark.parametrize(("linger", "trusted"), [(120.0, True), (75.0, False), (10.0, False)])
+def test_a_held_claim_is_trusted_only_while_the_linger_outlasts_a_stale_view(linger: float, trusted: bool) -> None:
+    settings = Settings(cluster=Cluster(stale_after=75.0), reconciler=Reconciler(linger=linger))
+    rules = Rules.of(settings)
+    assert rules.window == linger / 2
+    known = ledger(pool(), *ready("n1", "A", pods=[pod("1", "n1")]))
+    assert why.answerable(case(known, rules=rules), known.nodes["n1"]) is trusted
 
 
 @given(st.data())

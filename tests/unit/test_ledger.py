@@ -112,6 +112,21 @@ def test_an_acknowledgement_that_arrives_after_the_removal_was_watched_is_ignore
     acknowledge(ledger, 5)
     assert not ledger.answerable("n1", "A", 0, WINDOW)
     assert ledger.state("n1", "A") is State.NONE
+    assert not ledger.pools and not ledger.nodes["n1"].tenants, "nothing speaks for it"
+
+
+@pytest.mark.parametrize("quicker", [True, False], ids=["watched before the acknowledgement", "watched after it"])
+def test_our_own_write_is_not_answered_once_somebody_has_removed_the_label(quicker: bool) -> None:
+    ledger = Ledger()
+    ledger.node_seen(node(version=1), 0)
+    removed = structs.replace(node(version=6, A="t"), labelled=False)
+    if quicker:
+        ledger.node_seen(removed, 1)
+    acknowledge(ledger, 5)
+    if not quicker:
+        assert ledger.answerable("n1", "A", 1, WINDOW)
+        ledger.node_seen(removed, 1)
+    assert not ledger.answerable("n1", "A", 1, WINDOW)
 
 
 def test_another_node_under_the_same_name_has_none_of_the_old_ones_claims() -> None:
