@@ -12,7 +12,7 @@ from ateplace import names
 from ateplace.records import NodeRecord
 from ateplace.settings import Settings
 from ateplace.view import View
-from reconciler.claims import Claims
+from reconciler.claims import LOOK_AGAIN, Claims
 from reconciler.events import About, Events
 from tests.unit import cluster
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
@@ -102,3 +102,58 @@ def test_a_placeholder_that_our_watch_has_not_shown_holds_the_claim(
 
     asyncio.run(main())
     assert written == ([{names.claim_key("A"): None}] if released else [])
+
+
+def release(
+    tmp_path: Path, *claimed: str, pods: dict[str, list[Any]] | None = None, stale: bool = False
+) -> tuple[list[Any], float | None]:
+    """What is written to a node whose claims nobody uses by our watch, and when it is looked at again. `pods` are the
+    API server's, by the field selector that finds them."""
+    written: list[Any] = []
+
+    async def handle(request: Request, answer: Answer) -> None:
+        if request.method == "PATCH":
+            written.append(request.json["metadata"])
+            await answer.reply(200, {"metadata": {"resourceVersion": "8"}})
+        else:
+            items = (pods or {}).get(request.query.get("fieldSelector", ""), [])
+            await answer.reply(200, {"metadata": {}, "items": items})
+
+    async def main() -> float | None:
+        node = cluster.node("n1", *claimed, version=7)
+        ledger = cluster.ledger(*(cluster.pool(uid) for uid in claimed), node)
+        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: "stale" if stale else None))
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            return await Claims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0).reconcile("n1")
+
+    again = asyncio.run(main())
+    return written, again
+
+
+def live(pool_uid: str, **spec: str) -> dict[str, Any]:
+    labels = {names.POOL_LABEL: pool_uid.lower(), names.POOL_UID_LABEL: pool_uid}
+    return {"metadata": {"name": "p", "namespace": "ns", "labels": labels}, "spec": spec}
+
+
+def test_a_release_is_of_this_node_in_this_version_and_takes_the_label_with_the_last_claim(tmp_path: Path) -> None:
+    said = {"uid": "n1-uid", "resourceVersion": "7", "labels": {names.NODE_LABEL: None}}
+    assert release(tmp_path, "A")[0] == [{**said, "annotations": {names.claim_key("A"): None}}]
+
+
+@pytest.mark.parametrize(
+    ("selector", "spec"),
+    [("spec.nodeName=n1", {"nodeName": "n1"}), ("spec.nodeName=", {})],
+    ids=["on the node", "that is unbound"],
+)
+def test_a_pod_that_our_watch_has_not_shown_holds_its_pools_claim_and_the_label(
+    tmp_path: Path, selector: str, spec: dict[str, str]
+) -> None:
+    pods = {selector: [live("B", **spec)]}
+    assert release(tmp_path, "B", pods=pods) == ([], LOOK_AGAIN)
+    written, again = release(tmp_path, "A", "B", pods=pods)
+    assert written == [{"uid": "n1-uid", "resourceVersion": "7", "annotations": {names.claim_key("A"): None}}]
+    assert again == LOOK_AGAIN
+
+
+def test_nothing_is_released_by_a_view_that_is_stale(tmp_path: Path) -> None:
+    assert release(tmp_path, "A", stale=True) == ([], LOOK_AGAIN)
