@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec import structs
 
 from ateplace import names
@@ -47,3 +48,63 @@ def test_pods_that_stay_do_not_wait_for_a_sibling_that_does_not_end(tmp_path: Pa
 
     asyncio.run(main())
     assert written == [[]]
+
+
+OWNED = [{"kind": "WorkerPool", "name": "a", "uid": "A", "controller": True}]
+DEPLOYMENT = {"metadata": {"name": "d", "uid": "d", "ownerReferences": OWNED}}
+GOING = {
+    "metadata": {
+        "name": "p",
+        "namespace": "ns",
+        "labels": {names.POOL_LABEL: "a", names.POOL_UID_LABEL: "A"},
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+    }
+}
+LET_GO = {"uid": "A", "resourceVersion": "1", "finalizers": []}
+
+
+def ended(
+    tmp_path: Path, *marks: str, deployments: list[Any], pods: list[Any], claimed: bool
+) -> tuple[list[Any], list[Any]]:
+    """What is deleted, how, and what is written to the pool, at one look at a pool that is being deleted."""
+    deleted: list[Any] = []
+    written: list[Any] = []
+
+    async def handle(request: Request, answer: Answer) -> None:
+        match request.method, request.path.rpartition("/")[2]:
+            case "GET", "deployments":
+                await answer.reply(200, {"metadata": {}, "items": deployments})
+            case "GET", "pods":
+                await answer.reply(200, {"metadata": {}, "items": pods})
+            case "DELETE", name:
+                deleted.append((name, request.json["preconditions"], request.json["propagationPolicy"]))
+                await answer.reply(200, {"kind": "Status"})
+            case _:
+                written.append(request.json["metadata"])
+                await answer.reply(200, {"metadata": {"name": "a"}})
+
+    async def main() -> None:
+        going = structs.replace(cluster.pool(), deleting=True, finalizers=(*marks, names.FINALIZER))
+        ledger = cluster.ledger(going, cluster.node("n1", *(("A",) if claimed else ())))
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            await Pools(kube, ledger, Settings(), Events(kube, "test"), look_at=lambda _: None).reconcile("A")
+
+    asyncio.run(main())
+    return deleted, written
+
+
+@pytest.mark.parametrize(("marks", "how"), [((), "Background"), (("foregroundDeletion",), "Foreground")])
+def test_a_pool_goes_after_its_deployments_its_pods_and_its_claims(
+    tmp_path: Path, marks: tuple[str, ...], how: str
+) -> None:
+    its = [("d", {"uid": "d"}, how)]
+    assert ended(tmp_path, *marks, deployments=[DEPLOYMENT], pods=[], claimed=False) == (its, [])
+    assert ended(tmp_path, *marks, deployments=[], pods=[GOING], claimed=False) == ([], [])
+    assert ended(tmp_path, *marks, deployments=[], pods=[], claimed=True) == ([], [])
+    left = {**LET_GO, "finalizers": list(marks)}
+    assert ended(tmp_path, *marks, deployments=[], pods=[], claimed=False) == ([], [left])
+
+
+def test_a_pool_whose_pods_are_orphaned_goes_at_once_and_nothing_with_it(tmp_path: Path) -> None:
+    left = {**LET_GO, "finalizers": ["orphan"]}
+    assert ended(tmp_path, "orphan", deployments=[DEPLOYMENT], pods=[GOING], claimed=True) == ([], [left])
