@@ -67,6 +67,10 @@ class Phase(Enum):
     CLOSING = "closing"
 
 
+UNFINISHED: Final = frozenset({Phase.HEAD, Phase.BODY, Phase.REFUSED, Phase.CLOSING})
+"""Where a connection waits for its client alone, who owes the rest of a request or an end."""
+
+
 Accepts = Callable[[ssl.SSLObject], str | None]
 """Why a client may not stay, judged by its certificate right after the handshake; None when it may."""
 
@@ -275,9 +279,15 @@ class GuardedProtocol(HttpToolsProtocol):
             case Phase.BUSY | Phase.CLOSING:
                 self.transport.abort()
 
+    @property
+    def counts(self) -> bool:
+        """Whether it takes up room: one that was dropped does not, though its end is a turn of the loop away."""
+        return self.token in self.guard.open
+
     def drop(self) -> None:
         """Make room for another one, now."""
         self._closing()
+        self.guard.forget(self.token)
         self.transport.abort()
 
     def watch_writes(self) -> None:

@@ -17,7 +17,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from ateplace import metrics, settings
-from ateplace.guard import CLOSE, Accepts, Guard, GuardedProtocol, Limits, Phase
+from ateplace.guard import CLOSE, UNFINISHED, Accepts, Guard, GuardedProtocol, Limits, Phase
 
 __all__ = ["Limits", "Server", "limits"]
 
@@ -161,20 +161,32 @@ class Server:
 
     def _make_room(self) -> bool:
         """Drop a connection that asks for nothing, if there is one: who keeps many open must not keep a probe, or the
-        API server, out. When most have not even got through their handshake it is the oldest of those, so that
-        silent clients push out one another and not those who have been served; else the one idle for longest."""
-        while 2 * len(self._handshakes) > self.limits.max_connections:
+        API server, out. When most have not finished their handshake or their request it is the oldest of those, so
+        that slow clients push out one another and not those who have been served; else the one idle for longest."""
+        open_ = [one for one in self._state.connections if isinstance(one, GuardedProtocol) and one.counts]
+        unfinished = [one for one in open_ if one.phase in UNFINISHED]
+        if 2 * (len(self._handshakes) + len(unfinished)) > self.limits.max_connections:
+            if len(self._handshakes) > len(unfinished) and self._drop_handshake():
+                return True
+            if self._drop_first(unfinished, "unfinished"):
+                return True
+        return self._drop_first([one for one in open_ if one.phase is Phase.IDLE], "idle")
+
+    def _drop_handshake(self) -> bool:
+        while self._handshakes:
             client = next(iter(self._handshakes))
             if self._handshakes.pop(client).cancel():
                 self._count("handshake")
                 self._guard.forget(client)
                 return True
-        open_ = (one for one in self._state.connections if isinstance(one, GuardedProtocol) and one.phase is Phase.IDLE)
-        idle = min(open_, key=lambda one: one.due, default=None)
-        if idle is not None:
-            self._count("idle")
-            idle.drop()
-        return idle is not None
+        return False
+
+    def _drop_first(self, connections: list[GuardedProtocol], limit: str) -> bool:
+        first = min(connections, key=lambda one: one.due, default=None)
+        if first is not None:
+            self._count(limit)
+            first.drop()
+        return first is not None
 
     async def _open(self, client: socket.socket) -> None:
         loop = asyncio.get_running_loop()

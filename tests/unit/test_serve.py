@@ -343,6 +343,36 @@ def test_clients_that_never_finish_their_handshake_push_out_one_another_only() -
         assert (refused(running.server, "idle"), refused(running.server, "connections")) == (0, 0)
 
 
+@pytest.mark.parametrize("begun", [b"P", b"POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\nx"], ids=["head", "body"])
+def test_clients_that_never_finish_their_request_push_out_one_another_only(running: Running, begun: bytes) -> None:
+    with contextlib.ExitStack() as stack:
+        kept = stack.enter_context(running.connect())
+        kept.sendall(request())
+        assert answer(kept).status == 200
+        slow = []
+        for _ in range(2 * LIMITS.max_connections):
+            slow.append(one := stack.enter_context(running.connect()))
+            one.sendall(begun)
+            time.sleep(0.3)  # so that the server's coarse clock tells them apart
+        pushed = len(slow) + 1 - LIMITS.max_connections
+        assert until(lambda: refused(running.server, "unfinished") == pushed)
+        assert all(closed(one) for one in slow[:pushed])
+        assert one_answer(running) == b"0"
+        assert closed(slow[pushed])
+        kept.sendall(request(body=b"still here"))
+        assert answer(kept).body == b"10"
+        assert (refused(running.server, "idle"), refused(running.server, "connections")) == (0, 0)
+
+
+def test_refused_clients_that_send_on_keep_nobody_out(running: Running) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(LIMITS.max_connections):
+            one = stack.enter_context(running.connect())
+            one.sendall(request(headers="content-length: 8000000\r\n"))
+        assert until(lambda: refused(running.server, "body") == LIMITS.max_connections)
+        assert one_answer(running) == b"0"
+
+
 def test_a_request_under_way_is_finished_on_stop_and_an_idle_connection_closed() -> None:
     app = App()
     with serving(app.app, LIMITS, TLS) as running, running.connect() as busy, running.connect() as idle:
