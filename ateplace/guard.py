@@ -52,7 +52,8 @@ class Limits:
     """Seconds for the TLS handshake, for the first byte, and from a request's first byte to its last."""
     max_connections: int = 512
     held_bytes: int = 64 * 1024 * 1024
-    """Bytes of unfinished and unanswered large requests, all connections together: a process has one memory."""
+    """Bytes of unfinished and unanswered large requests, all connections together: a process has one memory. Where
+    there are more, unfinished ones are refused, the oldest first."""
     keep_alive: float = 120.0
     """Seconds between requests. Go's clients keep idle connections for 90 s and do not repeat a POST that
     meets a closing one, so the server must be the more patient side."""
@@ -169,8 +170,15 @@ class GuardedProtocol(HttpToolsProtocol):
             self.guard.held += len(data)
             if self.raw_bytes > 2 * limits.body_bytes + limits.header_bytes:
                 self.refuse(413, "body")
-            elif self.guard.held > limits.held_bytes:
-                self.refuse(503, "memory")
+            else:
+                self._share_memory()
+
+    def _share_memory(self) -> None:
+        """Refuse unfinished requests until the others fit: the oldest first, as whoever means it is through in no time,
+        and of those as old as each other the largest."""
+        while self.phase is Phase.BODY and self.guard.held > self.guard.limits.held_bytes:
+            open_ = (one for one in self.connections if isinstance(one, GuardedProtocol) and one.phase is Phase.BODY)
+            min(open_, key=lambda one: (one.due, -one.raw_bytes)).refuse(503, "memory")
 
     def on_message_begin(self) -> None:
         if self.phase is Phase.BUSY:

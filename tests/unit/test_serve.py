@@ -477,10 +477,24 @@ def test_large_bodies_share_one_memory(running: Running) -> None:
         first.sendall(part)
         assert until(lambda: small.server._guard.held > 800_000)
         second.sendall(part)
-        assert answer(second).status == 503
-        first.sendall(b"x" * 100_000)
-        assert answer(first).body == b"1000000"
+        assert answer(first).status == 503
+        second.sendall(b"x" * 100_000)
+        assert answer(second).body == b"1000000"
         with small.connect() as third:
             third.sendall(part + b"x" * 100_000)
             assert answer(third).body == b"1000000"
         assert until(lambda: small.server._guard.held == 0)
+
+
+def test_bodies_that_never_end_take_nobody_elses_memory(running: Running) -> None:
+    limits = Limits(body_bytes=1_000_000, held_bytes=1_500_000, request_deadline=20)
+    never = request(headers="content-length: 1000000\r\n") + b"x" * 700_000
+    with serving(App().app, limits, running.tls) as small, contextlib.ExitStack() as stack:
+        for held in (650_000, 1_350_000):
+            stack.enter_context(small.connect()).sendall(never)
+            assert until(lambda held=held: small.server._guard.held > held)  # type: ignore[misc]
+        honest = stack.enter_context(small.connect())
+        honest.sendall(request(headers="content-length: 200000\r\n") + b"x" * 150_000)
+        assert until(lambda: refused(small.server, "memory") == 1)
+        honest.sendall(b"x" * 50_000)
+        assert answer(honest).body == b"200000"
