@@ -39,6 +39,9 @@ LINGER: Final = 1.0
 CLOSE: Final = 2.0
 """Seconds for a close (TLS says goodbye first) before the connection is dropped."""
 
+HEADERS: Final = 100
+"""Headers of one request: three bytes on the wire are two hundred in memory. API servers and schedulers send ten."""
+
 NEVER: Final = math.inf
 
 
@@ -197,6 +200,9 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.phase is not Phase.HEAD:
             return  # a trailer, or the header of a request that was refused
+        if len(self.headers) >= HEADERS:
+            self.refuse(431, "headers")
+            return
         name = name.lower()
         self.headers.append((name, value))
         if name == b"content-length":

@@ -28,6 +28,10 @@ TICK: Final = 0.25
 
 BACKLOG: Final = 1024
 
+RECEIVE: Final = 64 * 1024
+"""Bytes of a socket's receive buffer (Linux doubles it). uvloop and OpenSSL keep buffers of the largest read that there
+was, for as long as the connection lasts: without a bound half a megabyte for each."""
+
 REFUSED: Final = metrics.counter(
     "http_refused_total",
     "Requests and connections refused before they reached a role, by limit.",
@@ -230,6 +234,7 @@ def _listen(host: str, port: int) -> socket.socket:
         backlog=BACKLOG,
         dualstack_ipv6=host == "::" and family == socket.AF_INET6,
     )
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE)
     listener.setblocking(False)
     return listener
 

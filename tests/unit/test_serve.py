@@ -138,6 +138,16 @@ def test_too_many_header_bytes_are_refused(running: Running, size: int, many: bo
     assert until(lambda: refused(running.server, "headers") == 1)
 
 
+def test_too_many_headers_are_refused_however_short(running: Running) -> None:
+    with running.connect() as connection:
+        connection.sendall(request(headers="a: b\r\n" * 97))
+        assert answer(connection).status == 200
+        connection.sendall(request(headers="a: b\r\n" * 98))
+        assert answer(connection).status == 431
+        assert closed(connection)
+    assert refused(running.server, "headers") == 1
+
+
 def test_headers_that_arrive_at_once_are_counted_too(running: Running) -> None:
     with running.connect() as connection:
         connection.sendall(request(headers="long: " + "v" * 66_000 + "\r\n"))
