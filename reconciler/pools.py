@@ -220,11 +220,12 @@ class Pools:
 
     async def _pods(self, record: PoolRecord) -> AsyncIterator[Bare]:
         """The pool's ateoms and placeholders that have not ended, as the API server has them now: whatever carries its
-        UID, and what carries its name and no UID."""
+        UID, and what carries its name and no UID. The ledger counts the same ones: any of them may hold a claim."""
         path = f"/api/v1/namespaces/{record.namespace}/pods"
         alive = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
         uid = names.POOL_UID_LABEL
-        for labels in (f"{uid}={record.uid}", f"{self._pool_label}={record.name},!{uid}"):
+        named = (f"{label}={record.name},!{uid}" for label in (self._pool_label, names.PLACEHOLDER_LABEL))
+        for labels in (f"{uid}={record.uid}", *named):
             async for pod in self._kube.list(path, Bare, query={"labelSelector": labels, **alive}):
                 if pod.metadata.label(self._pool_label) or pod.metadata.label(names.PLACEHOLDER_LABEL):
                     yield pod

@@ -108,3 +108,27 @@ def test_a_pool_goes_after_its_deployments_its_pods_and_its_claims(
 def test_a_pool_whose_pods_are_orphaned_goes_at_once_and_nothing_with_it(tmp_path: Path) -> None:
     left = {**LET_GO, "finalizers": ["orphan"]}
     assert ended(tmp_path, "orphan", deployments=[DEPLOYMENT], pods=[GOING], claimed=True) == ([], [left])
+
+
+def test_a_placeholder_that_somebody_made_by_hand_is_not_waited_for(tmp_path: Path) -> None:
+    """It holds its pool's claim by name, as it has no UID label, and nobody is going to end it."""
+    by_hand = {"metadata": {"name": "p", "namespace": "ns", "labels": {names.PLACEHOLDER_LABEL: "a"}}}
+    written: list[Any] = []
+
+    async def handle(request: Request, answer: Answer) -> None:
+        if request.method == "GET":
+            selected = request.query.get("labelSelector") == f"{names.PLACEHOLDER_LABEL}=a,!{names.POOL_UID_LABEL}"
+            await answer.reply(200, {"metadata": {}, "items": [by_hand] if selected else []})
+        else:
+            written.append(request.json["metadata"]["finalizers"])
+            await answer.reply(200, {"metadata": {"name": "a"}})
+
+    async def main() -> None:
+        deleting = structs.replace(cluster.pool(), deleting=True, finalizers=(names.FINALIZER,))
+        unlabelled = structs.replace(cluster.pod("p", "n1", "", placeholder=True), pool="a")
+        ledger = cluster.ledger(cluster.node("n1", "A"), deleting, unlabelled)
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            await Pools(kube, ledger, Settings(), Events(kube, "test"), look_at=lambda _: None).reconcile("A")
+
+    asyncio.run(main())
+    assert written == [[]]
