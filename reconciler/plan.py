@@ -125,9 +125,10 @@ def _label(node: Node, record: NodeRecord, *, adding: bool) -> bool | None:
 
 
 def _homeless(node: Node) -> int:
-    """Ateoms here that belong to no pool we know of."""
-    return (
+    """Ateoms here that belong to no pool we know of; at most so many, where placeholders belong to none either."""
+    strangers = (
         node.ateoms
         + node.placeholders
         - sum(tenant.ateoms + tenant.placeholders + tenant.picks for tenant in node.tenants.values())
     )
+    return min(node.ateoms, strangers)

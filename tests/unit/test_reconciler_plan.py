@@ -137,6 +137,12 @@ NOTHING = Plan(uid="n1-uid", version=7)
             NOTHING,
             id="ateoms that belong to nobody keep the claim of a pool that is gone",
         ),
+        pytest.param(
+            (node("A"), pod(pool_uid="", placeholder=True)),
+            0,
+            structs.replace(NOTHING, release=(Release("A", TIME, True),), last=True),
+            id="not so placeholders that belong to nobody",
+        ),
         pytest.param((node("A"), pool(), pod(placeholder=True)), 1e6, NOTHING, id="a warm placeholder holds a claim"),
         pytest.param(
             (node("A"), pool(warm=False), pod(placeholder=True)),
