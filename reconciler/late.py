@@ -67,15 +67,24 @@ class Late:
         if due > now:
             return due - now
         message = f"atelet has not become ready on node {name} for too long: {reason}"
+        uid = node.record.uid
         waiting = await self._waiting(name)
+        if self._uid(name) != uid:
+            self._waits.pop(name, None)  # the Node has gone meanwhile; another one of its name is another wait
+            return None
         wait.due, wait.said, wait.since = now + SAY_AGAIN, reason, now
         for pod in waiting[:NAMED]:
             meta = pod.metadata
             self._events.warn(about_pod(meta.namespace, meta.name, meta.uid), "WaitingForAtelet", message)
         if waiting:
             words = f"{len(waiting)} ateoms wait for atelet: {reason}"
-            self._events.warn(about_node(name, node.record.uid), "WaitingForAtelet", words)
+            self._events.warn(about_node(name, uid), "WaitingForAtelet", words)
         return SAY_AGAIN
+
+    def _uid(self, name: str) -> str:
+        """Of the Node with this name now; empty when there is none."""
+        node = self._ledger.nodes.get(name)
+        return node.record.uid if node and node.record else ""
 
     async def _waiting(self, name: str) -> list[Pod]:
         query = {"labelSelector": self._settings.substrate.pool_label, "fieldSelector": f"spec.nodeName={name}"}

@@ -50,3 +50,25 @@ def test_another_reason_is_said_without_waiting_for_the_next_time(tmp_path: Path
             ]
 
     asyncio.run(main())
+
+
+def test_a_node_that_goes_while_its_pods_are_read_is_not_spoken_of(tmp_path: Path) -> None:
+    ledger = cluster.ledger(cluster.node("n1", "A"), cluster.pool("A"), cluster.pod("p", "n1", "A"))
+
+    async def handle(_: Request, answer: Answer) -> None:
+        ledger.node_gone("n1", 0)
+        pod = {"metadata": {"name": "p", "namespace": "ns", "uid": "p"}, "spec": {"nodeName": "n1"}}
+        await answer.reply(200, {"metadata": {}, "items": [pod]})
+
+    async def main() -> None:
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            heard = Heard(kube, "test")
+            heard.words = []
+            times = iter((0.0, 60.0))
+            late = Late(kube, ledger, Settings(), heard, clock=lambda: next(times))
+            assert await late.look("n1") == 60
+            assert await late.look("n1") is None
+            assert heard.words == []
+            assert not late._waits
+
+    asyncio.run(main())
