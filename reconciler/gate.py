@@ -62,9 +62,9 @@ class Gate:
         found = await self._turned(closed=closed)
         if found is None:
             return
-        if note := found["metadata"].get("annotations", {}).get(STRATEGY_NOTE):
-            before = json.loads(note)
-            await self._observed(found)
+        # Also where there is no strategy to go back to: whoever goes on from here may take labels off nodes.
+        await self._observed(found)
+        if before := _noted(found):
             await self._adopt(found, before["hash"])
             await self._restore(found, before["strategy"])
 
@@ -76,6 +76,9 @@ class Gate:
             found = await self.read()
             if found is None or _gated(found) == closed:
                 return found
+            if not _noted(found):
+                # Until then the newest revision is of an older template, and pods that wait for an update have it.
+                found = await self._observed(found)
             try:
                 return await self._turn(found, closed=closed)
             except errors.Conflict:
@@ -87,14 +90,19 @@ class Gate:
         spec: Json = {"template": {"spec": {"nodeSelector": {names.NODE_LABEL: "true" if closed else None}}}}
         meta: Json = {"uid": found["metadata"]["uid"], "resourceVersion": found["metadata"]["resourceVersion"]}
         strategy = found["spec"].get("updateStrategy", {})
-        if strategy.get("type") == "RollingUpdate":
+        note = _noted(found)
+        if note:
+            # A run that ended half way has given some pods the hash of what is current now.
+            note["hash"] += f",{await self._revision(found)}"
+        elif strategy.get("type") == "RollingUpdate":
             spec["updateStrategy"] = {"type": "OnDelete", "rollingUpdate": None}
             note = {"strategy": strategy, "hash": await self._revision(found)}
+        if note:
             meta["annotations"] = {STRATEGY_NOTE: json.dumps(note)}
         return await self._kube.patch(self._path, {"metadata": meta, "spec": spec}, Json, query=MANAGER)
 
-    async def _observed(self, written: Json) -> None:
-        """Wait until the controller has seen it."""
+    async def _observed(self, written: Json) -> Json:
+        """Wait until the controller has seen it; the DaemonSet as it is then."""
         loop = asyncio.get_running_loop()
         end = loop.time() + OBSERVE_SECONDS
         while loop.time() < end:
@@ -102,7 +110,7 @@ class Gate:
             if found is None:
                 raise AteplaceError("somebody has deleted the atelet DaemonSet")
             if found.get("status", {}).get("observedGeneration", 0) >= written["metadata"]["generation"]:
-                return
+                return found
             await asyncio.sleep(POLL)
         raise AteplaceError("the DaemonSet controller does not react: is kube-controller-manager running?")
 
@@ -116,8 +124,9 @@ class Gate:
         return value
 
     async def _adopt(self, found: Json, before: str) -> None:
+        """Give pods with one of the hashes `before` (separated by commas) the current one."""
         after = await self._revision(found)
-        async for pod in self._kube.list(self._pods, Json, query={"labelSelector": f"{HASH}={before}"}):
+        async for pod in self._kube.list(self._pods, Json, query={"labelSelector": f"{HASH} in ({before})"}):
             meta = pod["metadata"]
             owned = any(owner["uid"] == found["metadata"]["uid"] for owner in meta.get("ownerReferences", ()))
             if owned and "deletionTimestamp" not in meta:
@@ -131,6 +140,12 @@ class Gate:
         meta = {"uid": found["metadata"]["uid"], "annotations": {STRATEGY_NOTE: None}}
         body = {"metadata": meta, "spec": {"updateStrategy": strategy}}
         await self._kube.patch(self._path, body, Json, query=MANAGER)
+
+
+def _noted(found: Json) -> Json | None:
+    """The strategy to go back to, and the hashes of the pods that were up to date; None when nothing is under way."""
+    note = found["metadata"].get("annotations", {}).get(STRATEGY_NOTE)
+    return json.loads(note) if note else None
 
 
 def _gated(found: Json) -> bool:
