@@ -79,7 +79,7 @@ class Reconciler:
         try:
             await self._work()
         finally:
-            for part in (self._claims, self._late, self._finalizers):
+            for part in (self._claims, self._late, self._finalizers, self._events):
                 part.forget()
 
     async def _work(self) -> None:

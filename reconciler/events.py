@@ -125,6 +125,12 @@ class Events:
                 metrics.EVENTS_DROPPED.labels("refused").inc()
                 log.debug("cannot write an Event", extra={"reason": words.reason, "error": str(error)})
 
+    def forget(self) -> None:
+        """At the end of a term: what waits would be said in the next one, as if it happened then."""
+        while not self._queue.empty():
+            self._queue.get_nowait()
+            metrics.EVENTS_DROPPED.labels("term").inc()
+
     def _put(self, words: Words) -> None:
         now = self._clock()
         budget = self._budgets.get(words.about.uid)

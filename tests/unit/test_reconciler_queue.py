@@ -214,6 +214,16 @@ def test_a_thousand_things_said_at_once_leave_room_for_a_warning() -> None:
     assert dropped.get() - before == 2000 - WAITING
 
 
+def test_what_a_term_did_not_get_round_to_saying_is_not_said_in_the_next() -> None:
+    events = Events(cast("Kube", None), "test", clock=lambda: 0.0)
+    dropped = EVENTS_DROPPED.labels("term")._value
+    before = dropped.get()
+    for number in range(3):
+        events.say(about_node(f"n{number}", f"uid-{number}"), "Claimed", "…")
+    events.forget()
+    assert (events._queue.qsize(), dropped.get() - before) == (0, 3)
+
+
 def test_a_budget_allows_a_burst_and_then_one_at_a_time() -> None:
     budget = Budget(2, 10.0, 0.0)
     assert [budget.take(0.0) for _ in range(3)] == [True, True, False]
