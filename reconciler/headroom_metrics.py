@@ -79,6 +79,7 @@ class Workers:
         self._owed: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
         """By pool UID: when its placeholders that are not replaced yet were preempted."""
         self._counting = False
+        ledger.subscribe(pool=self._pool_changed)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -100,10 +101,10 @@ class Workers:
         return found
 
     def changed(self, old: PodRecord | None, new: PodRecord | None) -> None:
-        """One pod, before and after; what has finished, or lacks our UID label, is as good as gone."""
+        """One pod, before and after; what has finished, lacks our UID label or has lost its pool is as good as gone."""
         if not self._counting:
             return
-        old, new = _counted(old), _counted(new)
+        old, new = self._counted(old), self._counted(new)
         if old and (new is None or new.uid != old.uid):
             if old.preempted:
                 PREEMPTED.labels(_shown(old)).inc()
@@ -118,6 +119,18 @@ class Workers:
             STARTS.labels(_shown(new), "warm" if node and node.atelet_ready else "cold").inc()
         if new.waited is not None and (old is None or old.waited is None):
             WAITED.observe(new.waited)
+
+    def _counted(self, pod: PodRecord | None) -> PodRecord | None:
+        """Nothing would ever take away what is counted for a pool that is gone."""
+        return pod if pod and not pod.finished and self._known(pod.pool_uid) else None
+
+    def _known(self, pool_uid: str) -> bool:
+        pool = self._ledger.pools.get(pool_uid)
+        return pool is not None and pool.record is not None
+
+    def _pool_changed(self, pool_uid: str) -> None:
+        if not self._known(pool_uid):
+            self._owed.pop(pool_uid, None)
 
     def _refilled(self, new: PodRecord) -> None:
         owed = self._owed.pop(new.pool_uid, None)
@@ -136,10 +149,6 @@ def forget(pool: str) -> None:
     PREEMPTED.remove(pool)
     for start in ("warm", "cold"):
         STARTS.remove(pool, start)
-
-
-def _counted(pod: PodRecord | None) -> PodRecord | None:
-    return pod if pod and pod.pool_uid and not pod.finished else None
 
 
 def _shown(pod: PodRecord) -> str:

@@ -21,6 +21,7 @@ from ateplace.settings import Headroom
 from reconciler import headroom_metrics
 from reconciler.headroom_metrics import Workers
 from reconciler.quota import Quota, quota
+from tests.unit import cluster
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,9 @@ def sample(name: str, **labels: str) -> float:
 
 
 def workers(clock: Clock, wanted: dict[str, tuple[str, int]], ledger: Ledger | None = None) -> Workers:
-    made = Workers(ledger or Ledger(), wanted, {}, clock=clock)
+    ledger = ledger or Ledger()
+    ledger.pool_seen(cluster.pool("u1"), 0.0)
+    made = Workers(ledger, wanted, {}, clock=clock)
     made._counting = True
     return made
 
@@ -207,6 +210,21 @@ def test_what_was_there_before_us_is_not_counted_as_a_start() -> None:
     seen._counting = False
     seen.changed(None, seen_pod("a", "u1", "ns/before", "n1", placeholder=False))
     assert 'pool="ns/before"' not in generate_latest(metrics.REGISTRY).decode()
+
+
+def test_nothing_is_kept_of_a_pool_that_is_gone() -> None:
+    """Its pods may be seen to go after it, by another watch."""
+    ledger = Ledger()
+    seen = workers(Clock(), {"u1": ("ns/gone", 1)}, ledger)
+    seen.changed(seen_pod("a", "u1", "ns/gone", "n1", placeholder=True, preempted=True), None)
+    assert sample("placeholders_preempted_total", pool="ns/gone") == 1
+    ledger.pool_gone("u1", 0.0)
+    headroom_metrics.forget("ns/gone")
+    assert not seen._owed
+    seen.changed(seen_pod("b", "u1", "ns/gone", "n1", placeholder=True, preempted=True), None)
+    seen.changed(None, seen_pod("c", "u1", "ns/gone", "n1", placeholder=False))
+    assert not seen._owed
+    assert 'pool="ns/gone"' not in generate_latest(metrics.REGISTRY).decode()
 
 
 def test_placeholders_are_counted_by_pool_and_state() -> None:
