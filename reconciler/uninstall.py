@@ -149,24 +149,53 @@ class Removal:
         count = 0
         async for node in self._kube.list(NODES, Node):
             if keys := ours(node):
+                try:
+                    await self._patch(f"{NODES}/{node.metadata.name}", {"uid": node.metadata.uid, **keys})
+                except errors.Conflict:
+                    continue  # another Node of its name by now, which never had them; `_check` looks at it
                 count += 1
-                await self._patch(f"{NODES}/{node.metadata.name}", {"uid": node.metadata.uid, **keys})
         self._did("take our label and claims off nodes", count)
 
     async def _waiting(self) -> None:
         """Pods that nobody will ever schedule: their owners make new ones, which our webhook does not change."""
         scheduler = self._settings.webhook.scheduler_name or names.SCHEDULER
-        owned: list[str] = []
+        count = 0
         bare: list[str] = []
         async for pod in self._kube.list(PODS, Pod, query={"fieldSelector": "spec.nodeName="}):
             if pod.spec.scheduler_name != scheduler and not gated(pod):
                 continue
             meta = pod.metadata
-            controlled = any(owner.controller for owner in meta.owner_references or ())
-            (owned if controlled else bare).append(f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}")
-        await self._delete("pods that wait for our scheduler, for their owners to make new ones", owned)
+            path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}"
+            if any(owner.controller for owner in meta.owner_references or ()):
+                count += await self._end(path, pod)
+            else:
+                bare.append(path)
+        self._did("delete pods that wait for our scheduler, for their owners to make new ones", count)
         for path in bare:
             self._say(f"nobody will make {path} anew, and nobody will schedule it: make it again, as it was at first")
+
+    async def _end(self, path: str, pod: Pod) -> bool:
+        """Delete a pod that waits. It is deleted as it was seen: with the default scheduler, which goes on working, it
+        may have been bound since."""
+        if self._dry_run:
+            return True
+        for left in reversed(range(TRIES)):
+            meta = pod.metadata
+            try:
+                await self._kube.delete(path, uid=meta.uid, resource_version=meta.resource_version)
+                return True
+            except errors.NotFound:
+                return False
+            except errors.Conflict:
+                if not left:
+                    raise
+            try:
+                pod = await self._kube.get(path, Pod)
+            except errors.NotFound:
+                return False
+            if pod.spec.node_name or pod.metadata.uid != meta.uid:
+                return False
+        return False
 
     async def _check(self) -> None:
         """Our keys are gone, and stay gone."""

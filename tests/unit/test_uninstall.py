@@ -51,6 +51,56 @@ def test_a_pool_that_somebody_else_has_just_written_is_read_again_and_let_go(tmp
     assert written == [["others.example/keep"]]
 
 
+@pytest.mark.parametrize(("bound", "deleted"), [(True, []), (False, ["2"])])
+def test_a_pod_that_was_written_since_it_was_found_waiting_is_looked_at_again(
+    tmp_path: Path, bound: bool, deleted: list[str]
+) -> None:
+    """A scheduler that is not ours to stop may have bound it: then its ateom is at work."""
+    ended: list[str] = []
+
+    def pod(version: str, node: str) -> dict[str, Any]:
+        owners = [{"kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}]
+        meta = {"name": "p", "namespace": "ns", "uid": "P", "resourceVersion": version, "ownerReferences": owners}
+        return {"metadata": meta, "spec": {"nodeName": node, "schedulerName": names.SCHEDULER}}
+
+    async def handle(request: Request, answer: Answer) -> None:
+        if request.method == "GET" and request.path == "/api/v1/pods":
+            await answer.reply(200, {"metadata": {}, "items": [pod("1", "")]})
+        elif request.method == "GET":
+            await answer.reply(200, pod("2", "n1" if bound else ""))
+        elif (asked := request.json.get("preconditions", {})) == {"uid": "P", "resourceVersion": "1"}:
+            await answer.refuse(409, "Conflict", "the object has been modified")
+        else:
+            ended.append(asked.get("resourceVersion"))
+            await answer.reply(200, {})
+
+    async def main() -> list[str]:
+        said: list[str] = []
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            await Removal(kube, Settings(), said.append, dry_run=False)._waiting()
+        return said
+
+    said = asyncio.run(main())
+    assert ended == deleted
+    assert len(said) == len(deleted)
+
+
+def test_a_node_that_was_made_anew_meanwhile_does_not_stop_it(tmp_path: Path) -> None:
+    node = {"metadata": {"name": "n1", "uid": "old", "labels": {names.NODE_LABEL: "true"}}}
+
+    async def handle(request: Request, answer: Answer) -> None:
+        if request.method == "GET":
+            await answer.reply(200, {"metadata": {}, "items": [node]})
+        else:
+            await answer.refuse(409, "Conflict", "Precondition failed: UID in precondition: old")
+
+    async def main() -> None:
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            await Removal(kube, Settings(), lambda _: None, dry_run=False)._nodes()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("container", "resource", "expected"),
     [
