@@ -51,6 +51,10 @@ STREAM_SECONDS = (300, 600)
 SETTLED_SECONDS = 1.0
 """A watch that ends sooner, and without a word, was not a working one."""
 
+ABSENT_SECONDS = 5.0
+"""A collection counts as removed when it was not found for so long: everything in it goes by that, and an API server
+that is just starting, or one of several that lags behind, may not know a CustomResourceDefinition for a moment."""
+
 NO_STREAMING_LIST = (NoStreamingListError, errors.BadRequest, errors.Invalid)
 """How servers say it: in the stream, or because they do not know the parameter."""
 
@@ -87,7 +91,8 @@ class Watch(Generic[T, R]):
         self._paged = False
         self._proved = -math.inf
         self._may_be_absent = may_be_absent
-        self._absent = 0
+        self._missed = math.inf
+        """Since when it has not been found; inf when it is there."""
         self._opened = math.inf
         self._connects = 0
         self._selectors: dict[str, str] = {}
@@ -182,10 +187,11 @@ class Watch(Generic[T, R]):
             await asyncio.sleep(delay)
 
     def _is_absent(self, failure: errors.KubeError | None) -> bool:
-        """Whether there is no such collection. Once may be an API server that is not all there yet."""
-        absent = self._may_be_absent and isinstance(failure, errors.NotFound)
-        self._absent = self._absent + 1 if absent else 0
-        return self._absent > 1
+        """Whether there has been no such collection for a while."""
+        now = time.monotonic()
+        missed = self._may_be_absent and isinstance(failure, errors.NotFound)
+        self._missed = min(self._missed, now) if missed else math.inf
+        return now - self._missed >= ABSENT_SECONDS
 
     async def _round(self) -> AsyncGenerator[list[Change[R]], None]:
         """A full list if one is needed, then events for as long as one connection holds."""

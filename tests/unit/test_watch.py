@@ -443,6 +443,7 @@ def test_a_collection_that_is_removed_is_empty_until_it_is_there_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "Backoff", lambda: Backoff(0.02, 0.1))
+    monkeypatch.setattr(module, "ABSENT_SECONDS", 0.3)
 
     async def main() -> None:
         api, absent = Api(), False
@@ -468,6 +469,40 @@ def test_a_collection_that_is_removed_is_empty_until_it_is_there_again(
             assert follower.watch.relists == 1
             absent = False
             await until(lambda: follower.current)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_a_collection_that_is_not_found_for_a_moment_keeps_what_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "Backoff", lambda: Backoff(0.02, 0.1))
+
+    async def main() -> None:
+        api, missed = Api(), 0
+        api.put("a", "n1")
+
+        async def answers(request: Request, answer: Answer) -> None:
+            nonlocal missed
+            if 0 < missed < 5:
+                missed += 1
+                await answer.refuse(404, "NotFound", "the server could not find the requested resource")
+            else:
+                await api(request, answer)
+
+        async with serving(answers) as server, connected(kubeconfig(tmp_path, server.url, token="t")) as kube:
+            follower = Follower(api, kube)
+            follower.watch = Watch(kube, PATH, Pod, follower.project, follower.change, may_be_absent=True)
+            task = asyncio.create_task(follower.watch.run())
+            await until(lambda: follower.current)
+            changes, missed = len(follower.changes), 1
+            api.cut()
+            await until(lambda: missed == 5)
+            api.put("b", "n1")
+            await until(lambda: follower.current)
+            assert [key for key, _, new in follower.changes[changes:] if new is None] == []
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
