@@ -62,14 +62,11 @@ async def examine(kube: "Kube", given: Loaded, only: list[str]) -> list[Finding]
     from ateplace.commands.checks import configured  # noqa: PLC0415
     from ateplace.commands.checks.look import Look  # noqa: PLC0415
 
-    known = checks()
-    if unknown := [name for name in only if name not in known]:
-        raise typer.BadParameter(f"no check named {unknown[0]!r}; there are: {', '.join(known)}")
     await kube.get("/version", object)
     look = Look(kube, given)
     with contextlib.suppress(KubeError):  # the check of the settings says so
         look.settings = configured.effective(await configured.environments(look), given)
-    wanted = {name: check for name, check in known.items() if not only or name in only}
+    wanted = {name: check for name, check in checks().items() if not only or name in only}
     found = await asyncio.gather(*(_examine(name, check, look) for name, check in wanted.items()))
     return [finding for findings in found for finding in findings]
 
@@ -102,6 +99,9 @@ def doctor(
 
     Exit codes: 0 nothing failed; 1 the cluster could not be read; 2 wrong usage; 3 a check failed.
     """
+    known = checks()
+    if unknown := [name for name in only if name not in known]:
+        raise typer.BadParameter(f"no check named {unknown[0]!r}; there are: {', '.join(known)}")
     given = load(flags=flags, path=file or None)
     found = reaching(given.settings, lambda kube: examine(kube, given, only))
     bad = [one for one in found if one.level == "fail" or (strict and one.level == "warn")]

@@ -103,6 +103,7 @@ def test_errors_are_one_line_and_a_documented_exit_code(arguments: list[str], co
         (["explain", "pod", "demo/"], "neither may be empty"),
         (["explain", "pod", "/web"], "neither may be empty"),
         (["up", "--nodes", "3"], "greater than or equal to 4"),
+        (["doctor", "--check", "colour", "--set", "cluster.kubeconfig=/nowhere"], "no check named 'colour'"),
     ],
 )
 def test_nonsense_is_wrong_usage(arguments: list[str], says: str) -> None:
