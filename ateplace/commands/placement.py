@@ -81,7 +81,8 @@ def _unbound(pod: Pod, settings: Settings) -> Finding:
     scheduled = next((one for one in conditions or () if one.type == "PodScheduled"), None)
     nominated = pod.status.nominated_node_name if pod.status else ""
     if nominated:
-        return warn(f"it waits for room on {nominated}, where pods are being evicted for it", "wait")
+        # Since Kubernetes 1.35 a nomination also says where a binding is being prepared that takes its time.
+        return warn(f"{nominated} is kept for it: pods are being evicted there, or it is about to be bound", "wait")
     if scheduled is None or scheduled.status != "False":
         return warn(
             "no scheduler has tried it yet",

@@ -60,7 +60,7 @@ SITUATIONS: dict[str, tuple[Situation, list[tuple[str, str]]]] = {
     ),
     "nominated": (
         Situation(pod("a", status={"nominatedNodeName": "n7"}), pool()),
-        [("ok", ""), ("ok", ""), ("warn", "it waits for room on n7")],
+        [("ok", ""), ("ok", ""), ("warn", "n7 is kept for it: pods are being evicted there, or it is about")],
     ),
     "no claim": (
         Situation(pod("a", "n1"), pool(), node("n1", "u9"), (atelet("n1"),)),
