@@ -63,16 +63,21 @@ class Claims:
             for task in tasks:
                 await asyncio.shield(task)
 
-    def ahead(self, nodes: Iterable[Node], pool: str, *, read: Callable[[Node], bool], wary: bool) -> None:
+    def ahead(self, nodes: Iterable[Node], pool: str, *, read: Callable[[Node], bool], wary: bool) -> list[str]:
         """Begin to claim; who needs one of them meanwhile waits for the same write. `wary`: one that must be read is
-        only read, and claimed when somebody needs it and it is known to have room."""
+        only read, and claimed when somebody needs it and it is known to have room. Which ones are being claimed."""
+        claimed = []
         for node in nodes:
             unread = read(node)
             if unread:
                 self._read(node)
-            if not (wary and unread) and (node.name, pool) not in self._writes:
+            if wary and unread:
+                continue
+            claimed.append(node.name)
+            if (node.name, pool) not in self._writes:
                 metrics.AHEAD.inc()
                 self._write(node, pool)
+        return claimed
 
     async def close(self) -> None:
         """Wait for what is under way: a write that was sent is better known than guessed."""

@@ -185,10 +185,10 @@ class Verbs:
                     self._tight.found(node.name, case.now)
                 continue
             self._assume(case, node)
-            self.claims.ahead(choice.ahead, wanted.pool, read=partial(unread, case), wary=wary)
+            ahead = self.claims.ahead(choice.ahead, wanted.pool, read=partial(unread, case), wary=wary)
             write, read = not answerable(case, node), unread(case, node)
             if not (write or read):
-                return self._answer(case, record, choice)
+                return self._answer(case, record, choice, ahead)
             tried.add(node.name)
             try:
                 await self.claims.open(node, wanted.pool, write=write, read=read, until=until)
@@ -205,7 +205,7 @@ class Verbs:
                 raise Unfit(GONE)
             if answerable(case, node) and not drop(case, node) and not full:
                 self._assume(case, node)
-                return self._answer(case, record, choice)
+                return self._answer(case, record, choice, ahead)
             if full in FILLED:
                 self._wary = case.now + WARY_SECONDS
                 self._tight.found(node.name, case.now)
@@ -349,7 +349,7 @@ class Verbs:
         self.claims.ahead((choice.node,), wanted.pool, read=lambda _: read, wary=True)
         return not read
 
-    def _answer(self, case: Case, record: PodRecord, choice: Choice) -> FilterResult:
+    def _answer(self, case: Case, record: PodRecord, choice: Choice, ahead: Collection[str] = ()) -> FilterResult:
         self.hold.placed(case.demand.uid)
         node, nodes = choice.node, case.ledger.nodes
         also = [name for name in choice.also if name in nodes and answerable(case, nodes[name])]
@@ -358,7 +358,7 @@ class Verbs:
         metrics.PICKS.labels(warmth.name.lower()).inc()
         notes = (
             *(f"{name}: {warmth.name.lower()}, {fullness:.0%} full" for name, warmth, fullness in choice.ranking),
-            *((f"claimed ahead: {', '.join(one.name for one in choice.ahead)}",) if choice.ahead else ()),
+            *((f"claimed ahead: {', '.join(ahead)}",) if ahead else ()),
             *((f"also answered: {', '.join(also)}",) if also else ()),
         )
         self.ring.add(_key(record), "filter", f"picked {node.name}", notes)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -426,6 +427,21 @@ def test_that_more_pods_may_be_on_their_way_does_not_make_us_wary_of_strangers(t
         return answer
 
     assert ask(tmp_path, Api(), use, "n1").error == f"ateplace: {rules.COMING}"
+
+
+@pytest.mark.parametrize(("wary", "said"), [(False, ["claimed ahead: n2"]), (True, [])])
+def test_a_node_that_was_only_looked_at_ahead_is_not_said_to_be_claimed(
+    tmp_path: Path, wary: bool, said: list[str]
+) -> None:
+    async def use(rig: Rig) -> None:
+        rig.view.template = template(cpu=500)
+        for number in range(200):
+            rig.ledger.pod_seen(pod(f"q{number}"), 0)
+        rig.verbs._wary = math.inf if wary else -math.inf
+        assert (await rig.filter("n1", "n2")).node_names == ["n1"]
+        assert [note for note in rig.verbs.ring.of("ns/p")[-1].notes if "ahead" in note] == said
+
+    ask(tmp_path, Api(), use, "n1", "n2")
 
 
 def test_picks_in_flight_are_those_that_were_answered() -> None:
