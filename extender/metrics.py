@@ -16,7 +16,7 @@ SECONDS_SPENT: Final = metrics.histogram(
 )
 PICKS: Final = metrics.counter(
     "extender_picks_total",
-    "Nodes answered, by what was there: atelet Ready, claimed with atelet on its way, or cold. "
+    "Nodes answered for ateoms, by what was there: atelet Ready, claimed with atelet on its way, or cold. "
     "ready / all is the warm-hit ratio.",
     ["warmth"],
 )

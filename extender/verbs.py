@@ -355,7 +355,8 @@ class Verbs:
         also = [name for name in choice.also if name in nodes and answerable(case, nodes[name])]
         warmth = Warmth.READY if node.atelet_ready else Warmth.CLAIMED if node.atelets else Warmth.COLD
         metrics.CALLS.labels("filter", "answered").inc()
-        metrics.PICKS.labels(warmth.name.lower()).inc()
+        if not record.placeholder:
+            metrics.PICKS.labels(warmth.name.lower()).inc()
         notes = (
             *(f"{name}: {warmth.name.lower()}, {fullness:.0%} full" for name, warmth, fullness in choice.ranking),
             *((f"claimed ahead: {', '.join(ahead)}",) if ahead else ()),

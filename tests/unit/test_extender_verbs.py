@@ -444,6 +444,22 @@ def test_a_node_that_was_only_looked_at_ahead_is_not_said_to_be_claimed(
     ask(tmp_path, Api(), use, "n1", "n2")
 
 
+def test_the_share_of_warm_picks_is_that_of_ateoms(tmp_path: Path) -> None:
+    """A placeholder waits for no atelet: what it finds is nobody's hit."""
+
+    def picks() -> dict[Any, float]:
+        return {key: one._value.get() for key, one in metrics.PICKS._metrics.items()}  # type: ignore[attr-defined]
+
+    async def use(rig: Rig) -> None:
+        rig.ledger.pod_seen(pod("p", placeholder=True), 0)
+        before = picks()
+        placeholder = {names.PLACEHOLDER_LABEL: "a", names.POOL_UID_LABEL: "A"}
+        assert (await rig.filter("n1", labels=placeholder)).node_names == ["n1"]
+        assert picks() == before
+
+    ask(tmp_path, Api(), use, "n1")
+
+
 def test_picks_in_flight_are_those_that_were_answered() -> None:
     known = ledger(node("n1"), node("n2"), pool(), pod("p"), pod("q"), pod("r"))
     for uid in ("p", "q", "r"):
