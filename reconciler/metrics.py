@@ -35,6 +35,11 @@ LEADER: Final = metrics.gauge("leader", "Whether this process leads (1) or stand
 DELETIONS_WAITING: Final = metrics.gauge(
     "pool_deletions_waiting", "WorkerPools being deleted, by what they wait for.", ("awaited",)
 )
+DELETION_OLDEST: Final = metrics.gauge(
+    "pool_deletion_oldest_seconds",
+    "For how long this leader has seen the oldest deletion of a WorkerPool wait, by what it waits for now.",
+    ("awaited",),
+)
 DELETION_SECONDS: Final = metrics.histogram(
     "pool_deletion_seconds",
     "From seeing a WorkerPool's deletion to letting it go.",

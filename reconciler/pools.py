@@ -122,14 +122,16 @@ class Pools:
         self._deletions: dict[str, Deletion] = {}
         for stage in Stage:
             metrics.DELETIONS_WAITING.labels(stage.value).set_function(partial(self._waiting, stage))
+            metrics.DELETION_OLDEST.labels(stage.value).set_function(partial(self._oldest, stage))
 
     async def reconcile(self, uid: str) -> float | None:
         """One look; when to look again."""
         pool = self._ledger.pools.get(uid)
-        if pool is None or pool.record is None:
-            self._deletions.pop(uid, None)
+        record = pool.record if pool else None
+        if record is None or names.FINALIZER not in record.finalizers:
+            self._deletions.pop(uid, None)  # what others still hold is not ours to wait for
+        if pool is None or record is None:
             return None
-        record = pool.record
         try:
             if record.deleting and names.FINALIZER in record.finalizers:
                 return await self._delete(pool, record)
@@ -146,6 +148,11 @@ class Pools:
 
     def _waiting(self, stage: Stage) -> int:
         return sum(deletion.stage is stage for deletion in self._deletions.values())
+
+    def _oldest(self, stage: Stage) -> float:
+        since = (deletion.since for deletion in self._deletions.values() if deletion.stage is stage)
+        now = self._clock()
+        return now - min(since, default=now)
 
     async def _delete(self, pool: Pool, record: PoolRecord) -> float | None:
         now = self._clock()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ateplace import names
+from ateplace import metrics, names
 from ateplace.ledger import Ledger
 from ateplace.settings import Settings
 from reconciler.events import Events
@@ -132,3 +132,39 @@ def test_a_placeholder_that_somebody_made_by_hand_is_not_waited_for(tmp_path: Pa
 
     asyncio.run(main())
     assert written == [[]]
+
+
+def oldest() -> float | None:
+    return metrics.REGISTRY.get_sample_value("ateplace_pool_deletion_oldest_seconds", {"awaited": "pods"})
+
+
+def test_the_oldest_wait_is_told_and_ends_with_it(tmp_path: Path) -> None:
+    """How many wait says nothing: where pools come and go all the time, some always do."""
+
+    async def handle(request: Request, answer: Answer) -> None:
+        going = {"name": "p", "namespace": "ns", "labels": {names.POOL_LABEL: "a"}, "deletionTimestamp": "2026-01-01"}
+        items = [{"metadata": going}] if request.path.endswith("/pods") else []
+        await answer.reply(200, {"metadata": {}, "items": items})
+
+    async def main() -> None:
+        now = 100.0
+        ledger = Ledger()
+        held = structs.replace(cluster.pool(), deleting=True, finalizers=(names.FINALIZER,))
+        ledger.pool_seen(held, 0)
+        ledger.pool_seen(structs.replace(held, uid="B", name="b"), 0)
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            told = Events(kube, "test")
+            pools = Pools(kube, ledger, Settings(), told, look_at=lambda _: None, clock=lambda: now)
+            assert oldest() == 0
+            await pools.reconcile("A")
+            now = 700.0
+            await pools.reconcile("B")
+            now = 1000.0
+            assert oldest() == 900
+            ledger.pool_seen(structs.replace(held, finalizers=("another's",), version=2), 0)
+            await pools.reconcile("A")
+            assert oldest() == 300, "it is not ours to wait for any more"
+            pools.forget()
+            assert oldest() == 0, "whoever leads now tells"
+
+    asyncio.run(main())
