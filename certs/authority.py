@@ -132,9 +132,15 @@ def due(certificate: x509.Certificate, now: datetime) -> str | None:
 
 def renewal_time(certificate: x509.Certificate) -> datetime:
     """When renewal falls due: see the module's docstring."""
-    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    made = start + BACKDATE if end - start > BACKDATE else start
-    return made + (end - made) * (RENEW_AT - JITTER * (certificate.serial_number % 1000) / 1000)
+    lives = life(certificate)
+    made = certificate.not_valid_after_utc - lives
+    return made + lives * (RENEW_AT - JITTER * (certificate.serial_number % 1000) / 1000)
+
+
+def life(certificate: x509.Certificate) -> timedelta:
+    """How long it is good from the moment it was made."""
+    whole = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    return whole - BACKDATE if whole > BACKDATE else whole
 
 
 def _out_of_time(certificate: x509.Certificate, now: datetime) -> str | None:

@@ -186,9 +186,9 @@ class Keeper:
         for name, secret in {names.CA_CERTIFICATE: seen.authority, **seen.leaves}.items():
             certificates = secret.certificates(files.CERTIFICATE) if secret else []
             if certificates:
-                metrics.EXPIRY.labels(name).set(certificates[0].not_valid_after_utc.timestamp())
+                metrics.measure(name, certificates[0])
 
     def _forget(self) -> None:
         """Whoever leads next measures what the Secrets hold."""
         for name in (names.CA_CERTIFICATE, *self._entries):
-            metrics.EXPIRY.remove(name)
+            metrics.forget(name)

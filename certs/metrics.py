@@ -5,10 +5,16 @@
 
 from typing import Final
 
+from cryptography import x509
+
 from ateplace import metrics
+from certs.authority import life
 
 EXPIRY: Final = metrics.gauge(
     "certificate_expiry_timestamp_seconds", "When a certificate expires (Unix time).", ["certificate"]
+)
+LIFE: Final = metrics.gauge(
+    "certificate_life_seconds", "How long a certificate is good from the moment it was made.", ["certificate"]
 )
 SWAPS: Final = metrics.counter(
     "certificate_swaps_total", "Pairs that were found good and taken into service.", ["certificate"]
@@ -25,3 +31,15 @@ ISSUED: Final = metrics.counter("certificates_issued_total", "Certificates made.
 INJECTED: Final = metrics.counter(
     "certificate_injections_total", "Times that our webhook configuration's caBundle was put right."
 )
+
+
+def measure(name: str, certificate: x509.Certificate) -> None:
+    """Tell when it expires, and what that is measured by."""
+    EXPIRY.labels(name).set(certificate.not_valid_after_utc.timestamp())
+    LIFE.labels(name).set(life(certificate).total_seconds())
+
+
+def forget(name: str) -> None:
+    """Tell nothing of it any more."""
+    for gauge in (EXPIRY, LIFE):
+        gauge.remove(name)

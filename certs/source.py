@@ -137,7 +137,7 @@ class CertificateSource:
         self._current, self._served = context, digest
         self._refused.clear()
         leaf = load_certificates(material.pair.certificate)[0]
-        metrics.EXPIRY.labels(self.name).set(leaf.not_valid_after_utc.timestamp())
+        metrics.measure(self.name, leaf)
         metrics.SWAPS.labels(self.name).inc()
         log.info(
             "certificate taken into service",

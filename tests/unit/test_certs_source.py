@@ -142,6 +142,7 @@ def test_the_source_waits_until_there_is_a_pair(tmp_path: Path) -> None:
         assert count("certificate_bad_pairs_total", "late") == 0
         expiry = load_certificates(pair.certificate)[0].not_valid_after_utc.timestamp()
         assert count("certificate_expiry_timestamp_seconds", "late") == expiry
+        assert count("certificate_life_seconds", "late") == 86400, "without the hour for clocks that are behind"
 
     asyncio.run(main())
 
