@@ -16,6 +16,7 @@ from ateplace.model import Pod
 from ateplace.records import FINISHED
 from ateplace.settings import Settings
 from ateplace.view import PODS
+from reconciler import metrics
 from reconciler.events import Events, about_node, about_pod
 
 NAMED: Final = 20
@@ -49,6 +50,7 @@ class Late:
         self._events = events
         self._clock = clock
         self._waits: dict[str, Wait] = {}
+        metrics.ATELET_LATE.set_function(self._late)
 
     def forget(self) -> None:
         """At the end of a term."""
@@ -85,6 +87,10 @@ class Late:
         """Of the Node with this name now; empty when there is none."""
         node = self._ledger.nodes.get(name)
         return node.record.uid if node and node.record else ""
+
+    def _late(self) -> int:
+        now = self._clock()
+        return sum(bool(wait.said) or wait.due <= now for wait in self._waits.values())
 
     async def _waiting(self, name: str) -> list[Pod]:
         query = {"labelSelector": self._settings.substrate.pool_label, "fieldSelector": f"spec.nodeName={name}"}

@@ -13,6 +13,9 @@ LABELS_REPAIRED: Final = metrics.counter(
     "node_labels_repaired_total", "Node labels set or removed because somebody else had changed them."
 )
 NODES_CLAIMED: Final = metrics.gauge("nodes_claimed", "Nodes with at least one claim.")
+ATELET_LATE: Final = metrics.gauge(
+    "nodes_atelet_late", "Nodes with ateoms on which atelet has not been Ready for longer than reconciler.atelet_late."
+)
 RECONCILES: Final = metrics.counter(
     "reconciles_total", "Nodes and pools looked at, by what came of it.", ("queue", "outcome")
 )

@@ -3,6 +3,10 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from ateplace import metrics
+from ateplace.errors import Forbidden
 from ateplace.settings import Reconciler, Settings
 from reconciler.events import About, Events
 from reconciler.late import SAY_AGAIN, Late
@@ -44,6 +48,7 @@ def test_another_reason_is_said_without_waiting_for_the_next_time(tmp_path: Path
             assert await late.look("n1") == SAY_AGAIN
             now = 100.0
             assert await late.look("n1") == SAY_AGAIN - 40, "the same reason"
+            assert metrics.REGISTRY.get_sample_value("ateplace_nodes_atelet_late") == 1
             assert heard.words == [
                 "1 ateoms wait for atelet: the DaemonSet has made no pod for this node",
                 f"1 ateoms wait for atelet: its pod {crashing.name} is CrashLoopBackOff",
@@ -70,5 +75,39 @@ def test_a_node_that_goes_while_its_pods_are_read_is_not_spoken_of(tmp_path: Pat
             assert await late.look("n1") is None
             assert heard.words == []
             assert not late._waits
+
+    asyncio.run(main())
+
+
+def test_nodes_are_counted_from_when_their_atelet_is_late_until_it_comes(tmp_path: Path) -> None:
+    async def broken(_: Request, answer: Answer) -> None:
+        await answer.refuse(403, "Forbidden", "no")
+
+    def counted() -> float | None:
+        return metrics.REGISTRY.get_sample_value("ateplace_nodes_atelet_late")
+
+    async def main() -> None:
+        now = 0.0
+        ledger = cluster.ledger(cluster.node("n1", "A"), cluster.node("n2", "A"), cluster.pool("A"))
+        for name in ("n1", "n2"):
+            ledger.pod_seen(cluster.pod(f"p-{name}", name, "A"), 0)
+        async with serving(broken) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            settings = Settings(reconciler=Reconciler(atelet_late=30))
+            late = Late(kube, ledger, settings, Events(kube, "test"), clock=lambda: now)
+            await late.look("n1")
+            now = 20.0
+            await late.look("n2")
+            assert counted() == 0
+            now = 30.0
+            with pytest.raises(Forbidden):
+                await late.look("n1")
+            assert counted() == 1, "even if it cannot be said on the pods"
+            now = 50.0
+            assert counted() == 2
+            ledger.atelet_seen(cluster.atelet("n1"), now)
+            assert await late.look("n1") is None
+            assert counted() == 1
+            late.forget()
+            assert counted() == 0, "whoever leads now tells"
 
     asyncio.run(main())
