@@ -134,7 +134,10 @@ async def _atelets(kube: "Kube", settings: Settings, pod: Pod) -> tuple[Pod, ...
 def pod(
     pod: Annotated[str, typer.Argument(metavar="[NAMESPACE/]NAME", help="The pod.")],
     *,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace, unless NAME has it.")] = "default",
+    namespace: Annotated[
+        str,
+        typer.Option("--namespace", "-n", help="Its namespace, unless NAME has it; else the current context's."),
+    ] = "",
     flags: Set = [],  # noqa: B006 - typer's way
     file: File = "",
     output: Output = "table",
@@ -149,9 +152,11 @@ def pod(
     """
     given, slash, name = pod.partition("/")
     where, name = (given, name) if slash else (namespace, given)
-    if not where or not name:
+    if (slash and not where) or not name:
         raise typer.BadParameter(f"{pod!r} is no NAMESPACE/NAME: neither may be empty")
-    found = connected(lambda settings, kube: explain(kube, settings, where, name, extender_urls), flags, file)
+    found = connected(
+        lambda settings, kube: explain(kube, settings, where or kube.namespace, name, extender_urls), flags, file
+    )
     if output == "json":
         print_json(found.as_data())
         return

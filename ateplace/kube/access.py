@@ -54,6 +54,8 @@ class Access:
         self._files: tuple[bytes, ...] = ()
         self._authorization = ""
         self.server = ""
+        self.namespace = "default"
+        """Where a command looks that is told no namespace: as kubectl, that of the kubeconfig's current context."""
         self.proxy: str | None = None
         self.server_name: str | None = None
         self.tls: ssl.SSLContext | bool = True
@@ -116,7 +118,8 @@ class Access:
         _must_exist(path)
         configuration = Configuration()
         async with asyncio.timeout(PLUGIN_SECONDS):
-            await load_kube_config(config_file=path, client_configuration=configuration, persist_config=False)
+            loader = await load_kube_config(config_file=path, client_configuration=configuration, persist_config=False)
+        self.namespace = loader.current_context["context"].get("namespace") or "default"
         self._use(configuration)
 
     def _use(self, configuration: Any) -> None:

@@ -61,6 +61,11 @@ class Kube:
         """Requests sent so far, repeated ones and watches included."""
         return self._transport.requests
 
+    @property
+    def namespace(self) -> str:
+        """Where a command looks that is told no namespace."""
+        return self._transport.access.namespace
+
     @classmethod
     async def connect(cls, cluster: Cluster, *, user_agent: str = "ateplace") -> "Kube":
         """Read the configuration; no request is sent yet. Raises SettingsError when there is no usable one."""

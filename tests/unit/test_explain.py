@@ -1,12 +1,14 @@
 """Explanations: one pod's situation judged, and extenders asked through the API server's proxy or directly."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from ateplace.commands.explain import explain
+from ateplace.commands.explain import app, explain
 from ateplace.commands.placement import Situation, findings
 from ateplace.commands.replicas import HINT, ask
 from ateplace.errors import AteplaceError
@@ -179,6 +181,22 @@ def test_a_pod_that_nobody_knows_is_an_error(tmp_path: Path) -> None:
                 await explain(kube, Settings(), "demo", "a", [])
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [(["a"], "demo/a"), (["a", "-n", "other"], "other/a"), (["other/a"], "other/a")],
+    ids=["of the kubeconfig's context", "an option", "before the name"],
+)
+def test_the_namespace_is(tmp_path: Path, arguments: list[str], asked: str) -> None:
+    path = Path(kubeconfig(tmp_path, "http://127.0.0.1:1"))
+    document = json.loads(path.read_text())
+    document["contexts"][0]["context"]["namespace"] = "demo"
+    path.write_text(json.dumps(document))
+    flags = [f"--set=cluster.kubeconfig={path}", "--set=cluster.request_timeout=0.2"]
+    done = CliRunner().invoke(app, [*arguments, *flags])
+    namespace, _, name = asked.partition("/")
+    assert f"/api/v1/namespaces/{namespace}/pods/{name}" in str(done.exception)
 
 
 def test_given_addresses_are_asked_directly_and_silence_is_noted(tmp_path: Path) -> None:

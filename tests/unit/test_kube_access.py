@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import ssl
 from pathlib import Path
 
@@ -150,6 +151,23 @@ def test_the_default_kubeconfig_is_the_one_of_the_environment(tmp_path: Path, mo
     access = asyncio.run(Access.load())
     assert access.server == "https://c.example:6443"
     assert isinstance(access.tls, ssl.SSLContext) and access.tls.check_hostname
+
+
+@pytest.mark.parametrize(("given", "namespace"), [({"namespace": "demo"}, "demo"), ({}, "default")])
+def test_the_namespace_is_that_of_the_current_context_as_for_kubectl(
+    tmp_path: Path, given: dict[str, str], namespace: str
+) -> None:
+    path = Path(kubeconfig(tmp_path, "https://c.example:6443"))
+    document = json.loads(path.read_text())
+    document["contexts"][0]["context"] |= given
+    document["contexts"].append({"name": "other", "context": {"cluster": "test", "user": "test", "namespace": "other"}})
+    path.write_text(json.dumps(document))
+
+    async def main() -> str:
+        async with connected(str(path)) as kube:
+            return kube.namespace
+
+    assert asyncio.run(main()) == namespace
 
 
 @pytest.mark.parametrize(
