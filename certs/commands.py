@@ -12,15 +12,18 @@ from rich.console import Console
 from rich.table import Table
 
 from ateplace import names
-from ateplace.errors import CertificateError
+from ateplace.commands.checks import configured
+from ateplace.commands.checks.look import Look
+from ateplace.errors import CertificateError, Forbidden
 from ateplace.kube import Kube
-from ateplace.settings import Settings, load
+from ateplace.settings import Loaded, Settings, load
 from certs import files, rotation
 from certs.authority import renewal_time
 from certs.keeper import Keeper
+from certs.leaves import catalogue
 from certs.pem import dns_names
 from certs.scheduler import SchedulerDeployment
-from certs.store import Secret
+from certs.store import Secret, Store
 from certs.survey import Survey
 
 app = typer.Typer(help="Certificates: make, show and change them by hand.", no_args_is_help=True)
@@ -34,11 +37,15 @@ Output = Annotated[Literal["table", "json"], typer.Option("--output", "-o", help
 
 LOOK_AGAIN = 1.0
 """Seconds between looks of a command that waits."""
+CERT_MANAGERS = "cert-manager.io/certificate-name"
+"""The annotation of Secrets that cert-manager writes."""
 
 
 @app.command()
 def bootstrap(flags: Set = [], file: File = "", output: Output = "table") -> None:  # noqa: B006 - typer's way
     """Make whatever is missing: authority, leaves, caBundle. What is good stays as it is.
+
+    Refused, as is `rotate-ca`, where cert-manager makes them.
 
     Example: `ateplace certs bootstrap --set cluster.namespace=ateplace-system`
     """
@@ -48,7 +55,7 @@ def bootstrap(flags: Set = [], file: File = "", output: Output = "table") -> Non
         await keeper.bring_into_step()
         _print(await _report(keeper), output)
 
-    _run(main, flags, file)
+    _run(main, flags, file, makes=True)
 
 
 @app.command()
@@ -85,7 +92,7 @@ def rotate_ca(
             seen = await keeper.bring_into_step()
         _print(await _report(keeper), output)
 
-    _run(main, flags, file)
+    _run(main, flags, file, makes=True)
 
 
 @app.command("scheduler-restarted")
@@ -106,14 +113,39 @@ def scheduler_restarted(flags: Set = [], file: File = "") -> None:  # noqa: B006
     _run(main, flags, file)
 
 
-def _run(main: Any, flags: list[str], file: str) -> None:
-    settings = load(flags=flags, path=file or None).settings
+def _run(main: Any, flags: list[str], file: str, *, makes: bool = False) -> None:
+    """`makes`: certificates, so it is refused where somebody else does."""
+    given = load(flags=flags, path=file or None)
 
     async def connected() -> None:
-        async with _kube(settings) as kube:
-            await main(settings, kube)
+        async with _kube(given.settings) as kube:
+            if makes and (why := await _not_ours(kube, given)):
+                look = f"kubectl describe certificate -n {given.settings.cluster.namespace}"
+                raise CertificateError(f"these certificates are not ours to make ({why}): see {look}")
+            await main(given.settings, kube)
 
     asyncio.run(connected())
+
+
+async def _not_ours(kube: Kube, given: Loaded) -> str:
+    """Why nobody of ateplace makes certificates here; empty when the leader does. What we wrote over another's would
+    be written over again, and fail calls until then.
+
+    The installation's settings say so. Where there are none to be seen, whoever wrote the Secrets is believed.
+    """
+    installed: dict[str, configured.Environment] = {}
+    with contextlib.suppress(Forbidden):
+        installed = await configured.environments(Look(kube, given))
+    if not configured.effective(installed, given).certs.managed:
+        return "certs.managed is off"
+    if installed or "certs.managed" in given.origins:
+        return ""
+    store = Store(kube, given.settings.cluster.namespace)
+    for name in (names.CA_CERTIFICATE, *(entry.secret for entry in catalogue(given.settings))):
+        secret = await store.read(name)
+        if secret and secret.metadata.annotation(CERT_MANAGERS):
+            return f"the Secret {name} is cert-manager's"
+    return ""
 
 
 @contextlib.asynccontextmanager
