@@ -1,4 +1,4 @@
-"""What the ledger keeps: nodes, pools, one on the other, and picks in flight. Only `ateplace.ledger` changes them."""
+"""What the ledger keeps: nodes, pools, one on the other, and picks in flight. Only the ledger changes them."""
 
 import enum
 from math import inf

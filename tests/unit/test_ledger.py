@@ -614,4 +614,4 @@ def test_what_was_read_of_a_node_is_kept_no_longer_than_it_is_believed() -> None
     assert kept(60.9) == ["n1", "n2"]
     assert kept(61.9) == ["n1"]
     known.unread("n1")
-    assert kept(90.0) == [] and not known._read
+    assert kept(90.0) == [] and not known._book._read
