@@ -6,7 +6,7 @@ import json
 import signal
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -240,3 +240,40 @@ def test_a_pod_with_a_uid_does_not_become_an_ateom_or_a_placeholder(
     for way in ("", "/status"):
         said = {case: refused(plane, f"{pods}/{case[0]}{way}", label(*case[1:])) for case in expected}
         assert said == expected, way
+
+
+def test_a_binding_brings_none_of_our_labels(
+    plane: ControlPlane, namespace: str, policy: None, nodes: Callable[..., list[str]]
+) -> None:
+    """The API server copies a Binding's labels onto its pod, over those that are there."""
+    pods, (node,) = f"/api/v1/namespaces/{namespace}/pods", nodes(1)
+    spec = {"schedulerName": "nobody", "containers": [{"name": "c", "image": "registry.example/c:1"}]}
+    labels = {names.POOL_LABEL: "a", names.POOL_UID_LABEL: "a", names.PLACEHOLDER_LABEL: "a"}
+    for name in ("plain", "labelled"):
+        plane.api.post(pods, {"metadata": {"name": name, "labels": {names.POOL_UID_LABEL: "a"}}, "spec": spec})
+
+    def bind(name: str, labels: dict[str, str], *, legacy: bool = False, dry: bool = True) -> None:
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        metadata = {"name": name, "labels": labels} if labels else {"name": name}
+        path = f"/api/v1/namespaces/{namespace}/bindings" if legacy else f"{pods}/{name}/binding"
+        plane.api.post(path, {"metadata": metadata, "target": target}, **({"dryRun": "All"} if dry else {}))
+
+    def denied(labels: dict[str, str], *, legacy: bool = False) -> bool:
+        try:
+            bind("labelled", labels, legacy=legacy)
+        except ApiError as error:
+            if error.status == 422 and "ValidatingAdmissionPolicy 'ateplace-bindings'" in error.body:
+                return True
+            raise
+        return False
+
+    plane.wait(lambda: denied({names.POOL_UID_LABEL: "b"}), why="the policy to work")
+    for key in labels:
+        for legacy in (False, True):
+            assert denied({key: "b"}, legacy=legacy), (key, legacy)
+    assert denied({"example.com/a": "b", **labels})
+    bind("plain", {}, dry=False)
+    bind("labelled", {"example.com/a": "b"}, legacy=True, dry=False)
+    for name in ("plain", "labelled"):
+        found = plane.api.get(f"{pods}/{name}")
+        assert (found["spec"]["nodeName"], found["metadata"]["labels"][names.POOL_UID_LABEL]) == (node, "a")
