@@ -28,9 +28,15 @@ SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT)|PORT_\d+_)")
 BUSYBOX = "docker.io/library/busybox:1.37@sha256:9db7b59979c38555a39def84a31fb98b5296952f9e3afd4f6f11f05b07adfab0"
 PAUSE = "registry.k8s.io/pause:3.10@sha256:ee6521f290b2168b6e0935a181d4cff9be1ac3f505666ef0e3c98fae8199917a"
 
+DAY = 24 * 3600
+MONTH = 30 * DAY
+"""Seconds; the most that may be waited for anything. Numbers without a largest one would let a limit be switched off by
+an `inf`, or run over when it is added to a time."""
+MIB = 1024 * 1024
+
 
 class Group(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class Substrate(Group):
@@ -57,7 +63,7 @@ class Cluster(Group):
     """Namespace that ateplace itself runs in."""
     request_timeout: float = Field(10.0, gt=0, le=60)
     """Seconds that one request to the API server may take."""
-    stale_after: float = Field(75.0, gt=0)
+    stale_after: float = Field(75.0, gt=0, le=3600)
     """Seconds without a sign of life after which a watch counts as stale (bookmarks come once a minute)."""
 
 
@@ -70,15 +76,15 @@ class Serve(Group):
     """Port for /healthz, /readyz and /metrics."""
     debug_port: int = Field(0, ge=0, le=65535)
     """Loopback port for profiling; 0 is off."""
-    max_connections: int = Field(512, ge=1)
+    max_connections: int = Field(512, ge=1, le=65536)
     """Connections open at once on a TLS port; one more takes the place of one that is idle or slow, or is closed."""
-    header_bytes: int = Field(64 * 1024, ge=1024)
+    header_bytes: int = Field(64 * 1024, ge=1024, le=MIB)
     """Bytes of request line and headers before a connection is closed."""
-    request_deadline: float = Field(10.0, gt=0)
+    request_deadline: float = Field(10.0, gt=0, le=600)
     """Seconds from a request's first byte until it has arrived whole; slower clients are closed."""
-    drain: float = Field(3.0, ge=0)
+    drain: float = Field(3.0, ge=0, le=600)
     """Seconds after SIGTERM during which new calls are still taken, until Services have noticed."""
-    grace: float = Field(20.0, ge=0)
+    grace: float = Field(20.0, ge=0, le=3600)
     """Seconds that requests under way may take after that."""
 
 
@@ -89,11 +95,11 @@ class Webhook(Group):
     """Port for admission reviews (TLS)."""
     tls_directory: str = "/etc/ateplace/webhook-tls"
     """Directory with tls.crt, tls.key and ca.crt, mounted from a Secret (ours or cert-manager's)."""
-    body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
+    body_bytes: int = Field(4 * MIB, ge=1024, le=64 * MIB)
     """Largest admission review taken; a larger one is answered 413."""
     init_image: str = BUSYBOX
     """Image of the `wait-for-atelet` init container: any with a shell and busybox's nc."""
-    init_deadline: int = Field(0, ge=0)
+    init_deadline: int = Field(0, ge=0, le=MONTH)
     """Seconds after which `wait-for-atelet` fails with a message; 0 waits for ever."""
     priority_class: str = names.ATEOM_PRIORITY_CLASS
     """PriorityClass that ateoms get."""
@@ -114,42 +120,42 @@ class Extender(Group):
     """Directory with tls.crt, tls.key and ca.crt, mounted from a Secret (ours or cert-manager's)."""
     client_name: str = names.EXTENDER_CLIENT
     """DNS name in the client certificate that may call us."""
-    body_bytes: int = Field(8 * 1024 * 1024, ge=1024)
+    body_bytes: int = Field(8 * MIB, ge=1024, le=64 * MIB)
     """Largest call taken (5,000 node names are 150 KB, a pod up to 1.5 MB)."""
-    deadline: float = Field(4.0, gt=0)
+    deadline: float = Field(4.0, gt=0, le=60)
     """Seconds a verb may take; keep it under half of the scheduler's `httpTimeout`."""
     open_ahead: int = Field(24, ge=0, le=64)
     """Most cold nodes that are claimed at once, ahead of the pods that will need them."""
-    ateoms_per_node: int = Field(0, ge=0)
+    ateoms_per_node: int = Field(0, ge=0, le=10_000)
     """Most ateoms on one node; 0 means as many as fit."""
-    atelet_unready_seconds: float = Field(60.0, ge=0)
+    atelet_unready_seconds: float = Field(60.0, ge=0, le=MONTH)
     """Seconds that a node's atelet may be un-Ready before ateoms are kept off it."""
     preempt_others: bool = False
     """Whether an ateom with our injected class may evict pods that are not placeholders."""
     placement: Literal["prefer-warm", "hold-warm"] = "prefer-warm"
     """Whether a cold node is opened before (prefer-warm) or after (hold-warm) placeholders are preempted."""
-    hold_warm_seconds: float = Field(30.0, ge=0)
+    hold_warm_seconds: float = Field(30.0, ge=0, le=MONTH)
     """Longest time that `hold-warm` holds a pod back from cold nodes."""
-    decisions: int = Field(2000, ge=0)
+    decisions: int = Field(2000, ge=0, le=1_000_000)
     """How many pods' last decisions are kept for `explain`."""
 
 
 class Reconciler(Group):
     """Claims, finalizers, placeholders, certificates."""
 
-    linger: float = Field(120.0, ge=0)
+    linger: float = Field(120.0, ge=0, le=MONTH)
     """Seconds that an unused claim stays, so that atelet does not flap."""
-    unbound_wait: float = Field(300.0, ge=0)
+    unbound_wait: float = Field(300.0, ge=0, le=MONTH)
     """Longest time that a release waits for unbound pods of the pool."""
-    resync: float = Field(300.0, gt=0)
+    resync: float = Field(300.0, gt=0, le=DAY)
     """Seconds between full comparisons of what is with what should be."""
     workers: int = Field(16, ge=1, le=256)
     """Nodes reconciled at the same time (pools: a quarter of it)."""
-    lease_seconds: float = Field(10.0, gt=1)
+    lease_seconds: float = Field(10.0, gt=1, le=3600)
     """How long a silent leader keeps the lease."""
-    atelet_late: float = Field(60.0, gt=0)
+    atelet_late: float = Field(60.0, gt=0, le=MONTH)
     """Seconds after which a missing atelet is worth an Event on the waiting pod."""
-    deletion_slow: float = Field(30.0, gt=0)
+    deletion_slow: float = Field(30.0, gt=0, le=MONTH)
     """Seconds after which a WorkerPool's deletion is worth an Event that says what it waits for."""
 
 
@@ -175,17 +181,17 @@ class Certs(Group):
 
     managed: bool = True
     """Whether the reconciler makes and renews them; off where cert-manager does."""
-    leaf_days: float = Field(30.0, gt=0)
+    leaf_days: float = Field(30.0, gt=0, le=3650)
     """Life of serving and client certificates."""
-    ca_days: float = Field(3650.0, gt=0)
+    ca_days: float = Field(3650.0, gt=0, le=36500)
     """Life of the certificate authority."""
-    settle: float = Field(180.0, ge=0)
+    settle: float = Field(180.0, ge=0, le=DAY)
     """Seconds after which every pod has a Secret that was written (kubelets look about once a minute)."""
     scheduler_deployment: str = names.SCHEDULER
     """Deployment of the scheduler that calls the extender, restarted when the authority changes."""
     localhost: bool = False
     """Whether serving certificates are good for localhost too, for processes outside a cluster."""
-    poll: float = Field(1.0, gt=0)
+    poll: float = Field(1.0, gt=0, le=3600)
     """Seconds between looks at the mounted files."""
 
 

@@ -55,15 +55,22 @@ def settings_page() -> str:
             "",
             (model.__doc__ or "").strip(),
             "",
-            "| setting | default | meaning |",
-            "|---|---|---|",
+            "| setting | default | bounds | meaning |",
+            "|---|---|---|---|",
         ]
         for name, one in model.model_fields.items():
             default = "empty" if one.default == "" else f"`{one.default}`"
             choices = get_args(one.annotation)
             among = f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
-            lines.append(f"| `{group}.{name}` | {default} | {one.description}{among} |")
+            lines.append(f"| `{group}.{name}` | {default} | {bounds(one.metadata)} | {one.description}{among} |")
     return "\n".join(lines) + "\n"
+
+
+def bounds(constraints: list[Any]) -> str:
+    """The least and the largest value of a number, as in `> 0, ≤ 60`; empty for what is none."""
+    signs = {"gt": ">", "ge": "≥", "le": "≤"}
+    found = {name: getattr(each, name) for each in constraints for name in signs if hasattr(each, name)}
+    return ", ".join(f"{signs[name]} {value}" for name, value in found.items())
 
 
 def metrics_by_package() -> dict[str, list[tuple[str, str, str, str]]]:

@@ -39,6 +39,9 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(tmp_path: Path)
         ({}, ["webhook.port"], "--set takes group.field=value"),
         ({}, ["webhook.port=high"], r"'webhook.port' \(flag\)"),
         ({"ATEPLACE_WEBHOOK_PORT": "70000"}, [], r"'webhook.port' \(environment\)"),
+        ({}, ["serve.request_deadline=inf"], r"'serve.request_deadline' \(flag\): Input should be a finite number"),
+        ({}, ["reconciler.linger=nan"], r"'reconciler.linger' \(flag\): Input should be a finite number"),
+        ({}, ["certs.leaf_days=1e9"], r"'certs.leaf_days' \(flag\): Input should be less than or equal to 3650"),
         ({"ATEPLACE_SETTINGS": "/nowhere/settings.yaml"}, [], "cannot read settings"),
     ],
 )
@@ -74,3 +77,22 @@ def test_every_setting_is_documented() -> None:
         assert model.__doc__, group
         for name, inner in model.model_fields.items():
             assert inner.description, f"{group}.{name}"
+
+
+def numbers() -> list[tuple[str, type, float]]:
+    """Every setting that is a number, with its default."""
+    return [
+        (f"{group}.{name}", one.annotation, one.default)
+        for group, field in Settings.model_fields.items()
+        for name, one in getattr(field.annotation, "model_fields", {}).items()
+        if one.annotation in {int, float}
+    ]
+
+
+@pytest.mark.parametrize(("key", "kind", "default"), numbers(), ids=str)
+def test_a_number_has_a_least_and_a_largest_value(key: str, kind: type, default: float) -> None:
+    """So large a number would be no limit at all, or one that cannot be added to a time."""
+    for value in ("1e9", "inf", "nan", "-1") if kind is float else (str(10**9), "-1"):
+        with pytest.raises(SettingsError, match=key):
+            load({}, [f"{key}={value}"])
+    load({}, [f"{key}={default}"])
