@@ -260,3 +260,30 @@ def test_the_monitor_scrapes_every_service_of_ours() -> None:
         assert wanted.items() <= service["metadata"]["labels"].items()
         ports = {port["name"] for port in service["spec"]["ports"]}
         assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= ports
+
+
+STAND_IN_MANIFESTS = {
+    "substrate.pool_label": r"ate\.dev/worker-pool\b(?!-)",
+    "substrate.atelet_daemonset": r"^ +(name|resourceNames): \[?atelet\]?$",
+    "cluster.namespace": r"^(?! *(namespace|name): ateplace-system$).*\bateplace-system\b",
+    "certs.scheduler_deployment": r"'ateplace-scheduler'|\bdeployment=\"ateplace-scheduler\""
+    r"|\{name: ateplace-scheduler, count:|^kind: Deployment\nmetadata:\n  name: ateplace-scheduler$"
+    r"|resources: \[deployments\]\n    resourceNames: \[ateplace-scheduler\]",
+    "extender.client_name": r"^ +dnsNames: \[ateplace-scheduler\]$",
+}
+"""Settings whose value is in manifests too, and how it is written there (a namespace: not as an object's own)."""
+
+
+def test_operations_says_in_which_manifests_a_setting_stands() -> None:
+    page = (DOCS / "operations.md").read_text("utf-8")
+    said = {
+        setting: set(re.findall(r"`([\w/.-]+\.(?:yaml|json))`", where))
+        for setting, where in re.findall(r"^\| `(\w+\.\w+)` \| (.+) \|$", page, re.MULTILINE)
+    }
+    files = [path for path in DEPLOY.rglob("*") if path.suffix in {".yaml", ".json"}]
+    texts = {str(path.relative_to(DEPLOY)): re.sub(r" *#.*", "", path.read_text("utf-8")) for path in files}
+    found = {
+        setting: {name for name, text in texts.items() if re.search(pattern, text, re.MULTILINE)}
+        for setting, pattern in STAND_IN_MANIFESTS.items()
+    }
+    assert said == found
