@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from ateplace import metrics
+from ateplace.serve import Limits, Server
 from certs import files, trial
 from certs.authority import Use, Wanted, issue, make_authority
 from certs.pem import Pair, load_certificates
@@ -394,3 +395,32 @@ def test_a_directory_is_read_whole_while_it_is_turned_over(tmp_path: Path) -> No
         assert reads > 10
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_client_whose_certificate_has_expired_is_counted_as_a_refused_handshake(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], version: ssl.TLSVersion
+) -> None:
+    """The one sign of it: the alert AteplaceSchedulerShutOut lives on this."""
+    ca = make_authority(now() - timedelta(days=5), 10)
+    write(tmp_path / "server", issue(ca, SERVER, now(), 1), ca)
+    expired = issue(ca, Wanted(Use.CLIENT, (CLIENT,)), now() - timedelta(days=2), 1)
+    context = trusting(ca, identity=expired, directory=tmp_path)
+    context.minimum_version = context.maximum_version = version
+
+    async def main() -> None:
+        source = CertificateSource(tmp_path / "server", client_ca=True, client_name=CLIENT, names=[NAME])
+        await source.ready()
+        limits = Limits(body_bytes=1000)
+        server = Server(None, host="127.0.0.1", port=0, tls=source.context, limits=limits, accepts=source.accepts)
+        await server.start()
+        try:
+            with pytest.raises((OSError, AssertionError)):  # reset, or closed: the client is not told why
+                await Echo(source, server.port, []).call(context)
+        finally:
+            await server.stop(1)
+        labels = {"port": str(server.port), "limit": "handshake"}
+        assert metrics.REGISTRY.get_sample_value("ateplace_http_refused_total", labels) == 1
+
+    run(loop, main())
