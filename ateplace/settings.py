@@ -9,13 +9,14 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ateplace import names
 from ateplace.errors import SettingsError
+from ateplace.resources import quantity
 
 PREFIX = "ATEPLACE_"
 FILE_VARIABLE = "ATEPLACE_SETTINGS"
@@ -33,6 +34,16 @@ MONTH = 30 * DAY
 """Seconds; the most that may be waited for anything. Numbers without a largest one would let a limit be switched off by
 an `inf`, or run over when it is added to a time."""
 MIB = 1024 * 1024
+
+
+def _amount(text: str) -> str:
+    if quantity(text) <= 0:
+        raise ValueError("it must be more than nothing")
+    return text
+
+
+Amount = Annotated[str, AfterValidator(_amount)]
+"""A Kubernetes quantity, as `500m` or `1.5Gi`."""
 
 
 class Group(BaseModel):
@@ -99,6 +110,10 @@ class Webhook(Group):
     """Largest admission review taken; a larger one is answered 413."""
     init_image: str = BUSYBOX
     """Image of the `wait-for-atelet` init container: any with a shell and busybox's nc."""
+    init_cpu: Amount = "10m"
+    """CPU that `wait-for-atelet` requests and may use; a LimitRange of a pool's namespace may want more."""
+    init_memory: Amount = "16Mi"
+    """Memory that `wait-for-atelet` requests and may use."""
     init_deadline: int = Field(0, ge=0, le=MONTH)
     """Seconds after which `wait-for-atelet` fails with a message; 0 waits for ever."""
     priority_class: str = names.ATEOM_PRIORITY_CLASS
@@ -168,9 +183,9 @@ class Headroom(Group):
     """Most placeholders for any one pool."""
     image: str = PAUSE
     """Image that placeholders run."""
-    cpu: str = "500m"
+    cpu: Amount = "500m"
     """CPU a placeholder requests when its pool's ateoms request nothing."""
-    memory: str = "512Mi"
+    memory: Amount = "512Mi"
     """Memory a placeholder requests when its pool's ateoms request nothing."""
     prepull: bool = True
     """Mount the pool's ateom image as an image volume, so that nodes have pulled it before a burst."""

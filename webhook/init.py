@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from ateplace import names, settings
+from ateplace.resources import quantity
 
 SCRIPT: Final = """\
 port=$1 deadline=$2 said=-10
@@ -39,9 +40,13 @@ DEFAULTED: Final[dict[str, object]] = {"terminationMessagePath": "/dev/terminati
 """What the API server adds to a container that does not say."""
 
 
+NANO: Final = 9
+"""The scale of the smallest amount that Kubernetes knows."""
+
+
 def container(webhook: settings.Webhook, substrate: settings.Substrate) -> dict[str, Any]:
     """Our container, complete enough that the API server's defaults change nothing in it."""
-    amounts = {"cpu": "10m", "memory": "16Mi"}
+    amounts: dict[str, str] = {"cpu": webhook.init_cpu, "memory": webhook.init_memory}
     if webhook.gating_resource:
         amounts[webhook.gating_resource] = "1"
     return {
@@ -83,4 +88,15 @@ def is_ours(found: dict[str, Any], ours: dict[str, Any]) -> bool:
         return False
     if any(not isinstance(mount, dict) or mount.get("mountPath") != TOKEN_PATH for mount in mounts):
         return False
-    return rest == ours
+    amounts = rest.pop("resources", None)
+    return {**rest, "resources": _numbers(amounts)} == {**ours, "resources": _numbers(ours["resources"])}
+
+
+def _numbers(resources: Any) -> Any:
+    """Amounts as numbers, because the API server writes `0.1` as `100m`; what holds anything else stays as it is."""
+    try:
+        return {
+            kind: {name: quantity(text, NANO) for name, text in amounts.items()} for kind, amounts in resources.items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        return resources

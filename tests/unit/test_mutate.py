@@ -52,6 +52,27 @@ def test_our_own_output_as_the_api_server_completes_it_gets_an_empty_patch() -> 
     assert patch(ask(once)) == []
 
 
+def test_our_amounts_as_the_api_server_writes_them_are_ours_and_others_are_not() -> None:
+    settings = {"init_cpu": "0.1", "init_memory": "1024Mi"}
+    once = applied(pod(), ask(pod(), settings=settings))
+    container = once["spec"]["initContainers"][0]
+    given = {"cpu": "0.1", "memory": "1024Mi"}
+    assert container["resources"] == {"limits": given, "requests": given}
+    written = {"cpu": "100m", "memory": "1Gi"}
+    container["resources"] = {"limits": written, "requests": written}
+    assert patch(ask(once, settings=settings)) == []
+    for other in (
+        {**written, "cpu": "101m"},
+        {**written, "cpu": ["odd"]},
+        {"cpu": "100m"},
+        {**written, "a": "1"},
+        "odd",
+    ):
+        container["resources"] = {"limits": written, "requests": other}
+        again = applied(once, ask(once, settings=settings))
+        assert again["spec"]["initContainers"][0]["resources"]["requests"] == given
+
+
 def test_a_dry_run_gets_the_same_patch() -> None:
     assert patch(ask(pod(), dryRun=True)) == patch(ask(pod()))
 

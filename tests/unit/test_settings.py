@@ -42,6 +42,10 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(tmp_path: Path)
         ({}, ["serve.request_deadline=inf"], r"'serve.request_deadline' \(flag\): Input should be a finite number"),
         ({}, ["reconciler.linger=nan"], r"'reconciler.linger' \(flag\): Input should be a finite number"),
         ({}, ["certs.leaf_days=1e9"], r"'certs.leaf_days' \(flag\): Input should be less than or equal to 3650"),
+        ({}, ["webhook.init_cpu=10 m"], r"'webhook.init_cpu' \(flag\): .*not a quantity: '10 m'"),
+        ({}, ["webhook.init_memory=0"], r"'webhook.init_memory' \(flag\): .*more than nothing"),
+        ({}, ["headroom.cpu=-1"], r"'headroom.cpu' \(flag\): .*more than nothing"),
+        ({}, ["headroom.memory=much"], r"'headroom.memory' \(flag\): .*not a quantity: 'much'"),
         ({"ATEPLACE_SETTINGS": "/nowhere/settings.yaml"}, [], "cannot read settings"),
     ],
 )
