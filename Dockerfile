@@ -17,8 +17,11 @@ COPY . .
 RUN /opt/builder/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir wheels . && \
     /opt/ateplace/bin/python -m pip install --quiet --no-compile --no-deps --no-index wheels/*.whl && \
     /opt/ateplace/bin/python -m pip uninstall --quiet --yes pip
-# Bytecode for everything but the API client's thousands of models, which nobody imports.
-RUN /opt/ateplace/bin/python -m compileall -q -x '/kubernetes/(aio/)?client/(api|models)/' /opt/ateplace/lib
+# Bytecode for everything but the API client's thousands of models, which nobody imports. It does not depend on the files'
+# times: a builder that rewrites them would have it compiled again at every start, as a read-only root keeps nothing. -f:
+# what pip happened to import has bytecode already, by time.
+RUN /opt/ateplace/bin/python -m compileall -q -f --invalidation-mode unchecked-hash \
+    -x '/kubernetes/(aio/)?client/(api|models)/' /opt/ateplace/lib
 
 FROM ${BASE}
 ARG VERSION=v0.1.0
