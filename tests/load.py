@@ -90,9 +90,9 @@ class Load:
     def created(self) -> int:
         return len(self._sent)
 
-    def since(self, moment: float) -> tuple[int, int]:
-        """How many creations that were sent after `moment` (time.monotonic) succeeded, and how many failed."""
-        failed = sum(self._began + at > moment for at, _ in self.failures)
+    def since(self, moment: float) -> tuple[int, list[tuple[float, str]]]:
+        """How many creations that were sent after `moment` (time.monotonic) succeeded, and the failures among them."""
+        failed = [(at, why) for at, why in self.failures if self._began + at > moment]
         return sum(sent > moment for sent in self._sent), failed
 
     @property
