@@ -20,6 +20,9 @@ HASTE = {"lease_seconds": 3, "linger": 0.3, "unbound_wait": 1, "serve__drain": 0
 MOST_PODS, MOST_NODES = 120, 20
 """Where there are more, the next operation removes one: ten thousand steps in a cluster that grows would be lists."""
 
+AS_IN_LIFE = {404, 409, 422}
+"""What an operation wanted to use is gone, is there already, or is not what it was; any other refusal is a fault."""
+
 
 class World:
     """What the test has made, and everything that it may do next."""
@@ -53,8 +56,13 @@ class World:
     def step(self) -> None:
         weights, operations = zip(*((weight, operation) for weight, operation in self._operations), strict=True)
         operation = self.crowded() or self.dice.choices(operations, weights)[0]
-        with contextlib.suppress(ApiError, IndexError):  # what it wanted to use is gone: as in life
+        try:
             self.done.append(f"{operation.__name__}: {operation()}")
+        except IndexError:
+            return  # there is nothing to do it with
+        except ApiError as error:
+            if error.status not in AS_IN_LIFE:
+                raise
 
     def crowded(self) -> Callable[[], str] | None:
         """What there is too much of, goes first."""
