@@ -1,6 +1,7 @@
 """Claims follow pods, whatever happens to pods, nodes and pools: agent-substrate #134's test plan, and more."""
 
 import time
+import uuid
 from collections.abc import Callable
 
 import pytest
@@ -81,15 +82,31 @@ def test_a_pod_bound_past_us_is_claimed_within_a_second(
     uid = pool(plane, namespace, "a")
     took = []
     for _ in range(5):
+        bare = patch_and_see(plane, node)
         pod = ateom(plane, namespace, "a", uid if labelled else "", node)
         began = time.monotonic()
         plane.wait(lambda: claims(plane, node) == ({uid}, True), why="the claim", every=0.01)
-        took.append(time.monotonic() - began)
+        took.append((time.monotonic() - began - bare, bare))
         force_delete(plane, pod)
         plane.wait(lambda: claims(plane, node) == (set(), False), why="its end")
-    assert min(took) < 1.0 and max(took) < 10.0, (
-        f"the best of five says what is ours, the others how busy it is: {took}"
+    beyond = [ours for ours, _ in took]
+    assert min(beyond) < 1.0 and max(beyond) < 10.0, (
+        f"beyond what a patch and its event take by themselves, beside it; the best of five is ours: {took}"
     )
+
+
+def patch_and_see(plane: ControlPlane, node: str) -> float:
+    """Seconds that a change of the Node takes to be written and to come out of a watch: this machine's, not ours."""
+    path, stamp = f"/api/v1/nodes/{node}", uuid.uuid4().hex
+    version = plane.api.get(path)["metadata"]["resourceVersion"]
+    query = {"fieldSelector": f"metadata.name={node}", "resourceVersion": version, "timeoutSeconds": "30"}
+    with plane.api.watch("/api/v1/nodes", **query) as events:
+        began = time.monotonic()
+        plane.api.patch(path, {"metadata": {"annotations": {"example.com/stamp": stamp}}})
+        for event in events:
+            if event["object"]["metadata"].get("annotations", {}).get("example.com/stamp") == stamp:
+                return time.monotonic() - began
+    raise AssertionError("the change did not come out of the watch")
 
 
 def test_pods_that_have_ended_do_not_count(plane: ControlPlane, namespace: str, node: str) -> None:
