@@ -23,7 +23,8 @@ from ateplace.view import View
 from certs.leaves import service_names
 from certs.source import CertificateSource
 from extender import metrics, wire
-from extender.verbs import Unfit, Verbs
+from extender.cases import Unfit
+from extender.verbs import Verbs
 
 log = logging.getLogger(__name__)
 

@@ -11,24 +11,24 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from functools import partial
 from typing import Final
 
-from ateplace import errors, names
-from ateplace.entries import Node, Pool, Warmth
+from ateplace import errors
+from ateplace.entries import Node, Warmth
 from ateplace.kube import Kube
-from ateplace.model import Pod, WorkerPool
-from ateplace.records import PodRecord, pod_record, pool_record
+from ateplace.model import Pod
+from ateplace.records import PodRecord, pod_record
 from ateplace.settings import Settings
 from ateplace.view import View
-from extender import explain, metrics, preempt
+from extender import explain, metrics
+from extender.cases import Cases, Unfit
 from extender.claim import Claims
 from extender.demand import Demand, demand
 from extender.filter import Choice, choose, refusals
 from extender.hold import Hold
-from extender.preempt import ELSEWHERE, Verdict
-from extender.promises import Promises
+from extender.preempting import Preempting
 from extender.refused import Refusal, Refusals, refusal
 from extender.rules import (
     COMING,
@@ -37,7 +37,6 @@ from extender.rules import (
     NO_ROOM,
     UNCLAIMED,
     Case,
-    Rules,
     answerable,
     claims,
     drop,
@@ -53,8 +52,6 @@ from extender.wire import (
     FilterResult,
     HostPriority,
     Names,
-    PreemptionArgs,
-    PreemptionResult,
 )
 
 log = logging.getLogger(__name__)
@@ -62,10 +59,6 @@ log = logging.getLogger(__name__)
 REPLAY_SECONDS: Final = 0.5
 """The same pod in the same version so soon is the same scheduling cycle; a failed attempt comes back after a second."""
 
-READ_AT_ONCE: Final = 8
-"""How many of the nodes that may be freed are read before we say which: the best come first."""
-ROUNDS: Final = 5
-"""How often that is decided anew by what was read; nodes that are still unread then are not answered."""
 LOOKS: Final = 32
 """How many nodes one call looks at before it gives up for now; the next call goes on from there (`extender.tight`)."""
 WARY_SECONDS: Final = 300.0
@@ -75,26 +68,15 @@ claimed: a claim that is of no use brings an atelet, and that may cost somebody 
 GONE: Final = "the pod has been deleted"
 
 
-class Unfit(Exception):
-    """Nothing can be decided now; the message is for the scheduler's event."""
-
-
 class Verbs:
     def __init__(self, kube: Kube, view: View, settings: Settings) -> None:
         extender = settings.extender
-        self._kube = kube
+        self._cases = Cases(kube, view, settings)
         self._view = view
-        self._rules = Rules.of(settings)
         self._pool_label = settings.substrate.pool_label
-        self._missing = (
-            f"there is no DaemonSet {settings.substrate.atelet_namespace}/{settings.substrate.atelet_daemonset}"
-        )
         self._deadline = extender.deadline
         self.hold = Hold(extender.hold_warm_seconds if extender.placement == "hold-warm" else 0.0, self._open_for)
-        self._others = extender.preempt_others
-        self._class = settings.webhook.priority_class
         self._waiting = Waiting(self._waits, self._wake)
-        self._promises = Promises()
         self._refusals = Refusals()
         self._tight = Tight()
         self._under_way: dict[str, asyncio.Event] = {}
@@ -103,16 +85,14 @@ class Verbs:
         """Until when."""
         self.ring = explain.Ring(extender.decisions)
         self.claims = Claims(kube, view.ledger, settings.substrate, deadline=extender.deadline)
+        self.preempt = Preempting(self._cases, self.claims, self.ring, settings).preempt
+        self.blind = self._cases.blind
 
     async def close(self) -> None:
         """Begin nothing more, and wait for what is under way."""
         self.hold.close()
         self._waiting.close()
         await self.claims.close()
-
-    def blind(self) -> bool:
-        """Whether nothing can be decided here now: another replica may see more."""
-        return self._view.reason() is not None
 
     async def filter(self, args: ExtenderArgs) -> FilterResult:
         """One node (or, for a pod with preferences, several), each claimed; or why not."""
@@ -151,8 +131,8 @@ class Verbs:
         begun = time.monotonic()
         ledger.expire(begun)
         known = record.uid in ledger.pods
-        wanted = demand(pod, record, await self._pool(record, until))
-        case = self._case(wanted, begun)
+        wanted = demand(pod, record, await self._cases.pool(record, until))
+        case = self._cases.make(wanted, begun)
         if node := self._replayed(case, sent):
             return self._answer(case, record, Choice(node))
         ledger.failed(wanted.uid)
@@ -179,7 +159,7 @@ class Verbs:
                 if looks > LOOKS:
                     raise Unfit(f"no room beside atelet on the {LOOKS} nodes looked at; there are more")
                 await self.claims.open(node, wanted.pool, write=False, read=True, until=until)
-                case = self._case(wanted, begun)
+                case = self._cases.make(wanted, begun)
                 tight.discard(node.name)
                 if no_room(case, node) in FILLED:
                     self._tight.found(node.name, case.now)
@@ -199,7 +179,7 @@ class Verbs:
                 continue
             # Time has passed: decide on this node again, by what is known now, without the pick itself.
             ledger.forget(wanted.uid)
-            case = self._case(wanted, begun)
+            case = self._cases.make(wanted, begun)
             full = no_room(case, node)
             if known and record.uid not in ledger.pods:
                 raise Unfit(GONE)
@@ -221,76 +201,7 @@ class Verbs:
             metrics.CALLS.labels("prioritize", "passed").inc()
             return [HostPriority(name, 0) for name in sent]
         metrics.CALLS.labels("prioritize", "answered").inc()
-        return scores(self._case(demand(args.pod, record, self._view.ledger.pool_of(record))), sent)
-
-    async def preempt(self, args: PreemptionArgs) -> PreemptionResult:
-        """Raises Unfit or KubeError when nothing can be decided: there is no field for an error in the answer."""
-        victims = args.victims or {}
-        if args.pod is None:
-            raise Unfit("the call has no Pod")
-        record = pod_record(args.pod, self._pool_label)
-        if record is None:
-            metrics.CALLS.labels("preempt", "passed").inc()
-            return PreemptionResult({name: named for name, named in victims.items() if named})
-        until = asyncio.get_running_loop().time() + self._deadline
-        wanted = demand(args.pod, record, await self._pool(record, until))
-        others = self._others or args.pod.spec.priority_class_name != self._class
-        begun = time.monotonic()
-        for last in (*(False,) * ROUNDS, True):
-            case = self._case(wanted)
-            verdict = preempt.decide(case, victims, others=others)
-            best = self._promises.best(case, verdict.keep)
-            read = [] if last else self._to_read(case, verdict, (best,) if best else verdict.keep, begun)
-            if not read:
-                break
-            for node in read:
-                await self.claims.open(node, wanted.pool, write=False, read=True, until=until)
-        known = {name: one for name, one in verdict.keep.items() if not unread(case, case.ledger.nodes[name])}
-        keep = self._promises.settle(case, known)
-        for name, named in keep.items():
-            if any(pod.uid not in case.ledger.pods for pod in named.pods or ()):
-                case.ledger.unread(name)  # when the pod comes back, those are gone
-        outcome = f"{len(verdict.keep)} of {len(victims)} nodes may be freed: {', '.join(keep) or 'none'}"
-        self.ring.add(_key(record), "preempt", outcome, explain.summary(verdict.dropped))
-        metrics.CALLS.labels("preempt", "answered" if verdict.keep else "refused").inc()
-        return PreemptionResult(keep)
-
-    @staticmethod
-    def _to_read(case: Case, verdict: Verdict, answer: Iterable[str], begun: float) -> list[Node]:
-        """Nodes whose other pods must be known before one of them is freed, and those that were read too long ago to
-        know a victim."""
-        nodes = case.ledger.nodes
-        behind = (nodes[name] for name, reason in verdict.dropped.items() if reason == ELSEWHERE)
-        older = [node for node in behind if node.reading is not None and node.reading.at < begun]
-        return [*(nodes[name] for name in answer if unread(case, nodes[name])), *older][:READ_AT_ONCE]
-
-    async def _pool(self, record: PodRecord, until: float) -> str:
-        """The UID of the pod's pool, which must be alive. One that the watch has not shown yet is asked for once."""
-        if reason := self._view.reason():
-            raise Unfit(reason)
-        ledger = self._view.ledger
-        pool = ledger.pool_named(record.namespace, record.pool)
-        if pool is None or pool.record is None or (record.pool_uid and pool.uid != record.pool_uid):
-            path = f"/apis/{names.GROUP}/{names.POOL_VERSION}/namespaces/{record.namespace}"
-            try:
-                async with asyncio.timeout_at(until):
-                    found = pool_record(await self._kube.get(f"{path}/{names.POOL_PLURAL}/{record.pool}", WorkerPool))
-            except errors.NotFound as error:
-                raise Unfit(f"there is no WorkerPool {record.namespace}/{record.pool}") from error
-            if record.pool_uid and found.uid != record.pool_uid:
-                raise Unfit(f"the WorkerPool that this pod was made for is gone ({record.pool_uid})")
-            pool = ledger.pools.get(found.uid)
-            if pool is None or pool.record is None or pool.record.version < found.version:
-                ledger.pool_seen(found, time.monotonic())  # else the watch was quicker, and knows more
-            pool = ledger.pools[found.uid]
-        if pool.record is None or pool.record.deleting:
-            raise Unfit(f"the WorkerPool {record.namespace}/{record.pool} is being deleted")
-        return pool.uid
-
-    def _case(self, wanted: Demand, begun: float = math.inf) -> Case:
-        if self._view.template is None:
-            raise Unfit(self._missing)
-        return Case(wanted, self._view.ledger, self._view.template, self._rules, time.monotonic(), begun)
+        return scores(self._cases.make(demand(args.pod, record, self._view.ledger.pool_of(record))), sent)
 
     def _assume(self, case: Case, node: Node) -> None:
         wanted = case.demand
@@ -316,20 +227,13 @@ class Verbs:
 
     def _open_for(self, wanted: Demand, sent: Sent) -> None:
         """Claim the node that a pod of this pool would get now, if an ateom still waits for one."""
-        pool = self._claimant(wanted)
+        pool = self._cases.claimant(wanted)
         if pool is None or not pool.pending:
             return
-        case = self._case(wanted)
+        case = self._cases.make(wanted)
         if choice := choose(case, sent):
             wary = case.now < self._wary
             self.claims.ahead((choice.node, *choice.ahead), wanted.pool, read=partial(unread, case), wary=wary)
-
-    def _claimant(self, wanted: Demand) -> Pool | None:
-        """The pod's pool, if something can be decided for it now and claimed without being asked."""
-        pool = self._view.ledger.pools.get(wanted.pool)
-        known = pool.record if pool else None
-        blind = self._view.reason() or self._view.template is None
-        return None if blind or known is None or known.deleting else pool
 
     def _waits(self, wanted: Demand) -> bool:
         """Whether this pod, or one that wants the same, was refused and is still there."""
@@ -339,9 +243,9 @@ class Verbs:
     def _wake(self, wanted: Demand, sent: Sent) -> bool:
         """Claim the node that a refused pod would get now, if there is one. One whose other pods must be read first is
         read, and claimed the next time."""
-        if self._claimant(wanted) is None:
+        if self._cases.claimant(wanted) is None:
             return False
-        case = self._case(wanted)
+        case = self._cases.make(wanted)
         choice = choose(case, sent, hold=self.hold.may(case))
         if choice is None:
             return False

@@ -195,7 +195,7 @@ def answer_first(self, case, record, choice):
 
 verbs.Verbs._answer = answer_first
 verbs.answerable = lambda case, node: True
-verbs._unread = lambda case, node: False
+verbs.unread = lambda case, node: False
 from ateplace.cli import main
 main()
 """
