@@ -439,6 +439,27 @@ def test_being_let_in_again_proves_nothing_until_something_is_said(tmp_path: Pat
     follow(tmp_path, use, stale_after=2.0)
 
 
+@contextlib.asynccontextmanager
+async def removable(directory: Path, api: Api, *, is_there: Callable[[], bool]) -> AsyncIterator[Follower]:
+    """A current follower of a collection that is not found unless `is_there`."""
+
+    async def answers(request: Request, answer: Answer) -> None:
+        if is_there():
+            await api(request, answer)
+        else:
+            await answer.refuse(404, "NotFound", "the server could not find the requested resource")
+
+    api.put("a", "n1")
+    async with serving(answers) as server, connected(kubeconfig(directory, server.url, token="t")) as kube:
+        follower = Follower(api, kube)
+        follower.watch = Watch(kube, PATH, Pod, follower.project, follower.change, may_be_absent=True)
+        task = asyncio.create_task(follower.watch.run())
+        await until(lambda: follower.current)
+        yield follower
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 def test_a_collection_that_is_removed_is_empty_until_it_is_there_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,31 +467,17 @@ def test_a_collection_that_is_removed_is_empty_until_it_is_there_again(
     monkeypatch.setattr(module, "ABSENT_SECONDS", 0.3)
 
     async def main() -> None:
-        api, absent = Api(), False
-        api.put("a", "n1")
-
-        async def answers(request: Request, answer: Answer) -> None:
-            if absent:
-                await answer.refuse(404, "NotFound", "the server could not find the requested resource")
-            else:
-                await api(request, answer)
-
-        async with serving(answers) as server, connected(kubeconfig(tmp_path, server.url, token="t")) as kube:
-            follower = Follower(api, kube)
-            follower.watch = Watch(kube, PATH, Pod, follower.project, follower.change, may_be_absent=True)
-            task = asyncio.create_task(follower.watch.run())
-            await until(lambda: follower.current)
-            absent = True
+        api, there = Api(), True
+        async with removable(tmp_path, api, is_there=lambda: there) as follower:
+            there = False
             api.cut()
             await until(lambda: not follower.view)
             proved = follower.watch._proved
             await until(lambda: follower.watch._proved > proved)
             assert follower.watch.synced.is_set() and "could not find" in follower.watch.trouble
             assert follower.watch.relists == 1
-            absent = False
+            there = True
             await until(lambda: follower.current)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(main())
 
@@ -481,30 +488,15 @@ def test_a_collection_that_is_not_found_for_a_moment_keeps_what_it_had(
     monkeypatch.setattr(module, "Backoff", lambda: Backoff(0.02, 0.1))
 
     async def main() -> None:
-        api, missed = Api(), 0
-        api.put("a", "n1")
-
-        async def answers(request: Request, answer: Answer) -> None:
-            nonlocal missed
-            if 0 < missed < 5:
-                missed += 1
-                await answer.refuse(404, "NotFound", "the server could not find the requested resource")
-            else:
-                await api(request, answer)
-
-        async with serving(answers) as server, connected(kubeconfig(tmp_path, server.url, token="t")) as kube:
-            follower = Follower(api, kube)
-            follower.watch = Watch(kube, PATH, Pod, follower.project, follower.change, may_be_absent=True)
-            task = asyncio.create_task(follower.watch.run())
-            await until(lambda: follower.current)
-            changes, missed = len(follower.changes), 1
+        api, answers = Api(), list[bool]()
+        async with removable(tmp_path, api, is_there=lambda: answers.pop() if answers else True) as follower:
+            changes = len(follower.changes)
+            answers += [False] * 4
             api.cut()
-            await until(lambda: missed == 5)
+            await until(lambda: not answers)
             api.put("b", "n1")
             await until(lambda: follower.current)
             assert [key for key, _, new in follower.changes[changes:] if new is None] == []
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(main())
 
