@@ -85,10 +85,11 @@ def refusals(case: Case, names: Iterable[str], *, hold: bool = False) -> dict[st
     found = {}
     for name in names:
         node = case.ledger.nodes.get(name)
-        reason = drop(case, node)
-        if not reason and node is not None:
-            reason = no_room(case, node) or (HELD_BACK if hold else UNCLAIMED)
-        found[name] = reason
+        if node is None:
+            found[name] = drop(case, node)
+        else:
+            # Refusals are kept for a while: with the ledger's own names, and not another copy of thousands in each.
+            found[node.name] = drop(case, node) or no_room(case, node) or (HELD_BACK if hold else UNCLAIMED)
     return found
 
 
