@@ -1,8 +1,9 @@
 """`ateplace status`: nodes × pools at a glance."""
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from msgspec import Struct
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ateplace.kube import Kube
 
 app = typer.Typer()
+
+T = TypeVar("T")
 
 InFlight = dict[str, dict[str, int]]
 """Node to pool UID to picks that are not bound yet: what `/in-flight` of an extender says."""
@@ -53,6 +56,18 @@ class Status(Struct):
     roles: dict[str, tuple[int, int]]
     """Deployment to available and wanted replicas."""
     notes: list[str]
+
+
+async def attempt(looking: Awaitable[T]) -> T | KubeError:
+    """What is seen, or why nothing is. Who was cancelled meanwhile is: `gather` raises what one of those that it waits
+    for has failed with, and forgets that it was told to stop."""
+    try:
+        return await looking
+    except KubeError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError from error
+        return error
 
 
 async def look(kube: "Kube", settings: Settings, urls: list[str]) -> Status:
@@ -151,25 +166,25 @@ def status(
     async def main(settings: Settings, kube: "Kube") -> None:
         console = Console()
         if output == "json":
-            while True:
-                try:
-                    print_json(data(await look(kube, settings, extender_urls)))
-                except KubeError as error:
-                    if not watch:
-                        raise
-                    typer.echo(f"ateplace: {error}", err=True)
-                if not watch:
-                    return
+            while watch:
+                seen = await attempt(look(kube, settings, extender_urls))
+                if isinstance(seen, KubeError):
+                    typer.echo(f"ateplace: {seen}", err=True)
+                else:
+                    print_json(data(seen))
                 await asyncio.sleep(interval)
+            print_json(data(await look(kube, settings, extender_urls)))
+            return
         if not watch:
             console.print(screen(await look(kube, settings, extender_urls), idle=everything))
             return
         with Live(console=console, auto_refresh=False, screen=True) if console.is_terminal else nullcontext() as live:
             while True:
-                try:
-                    shown = screen(await look(kube, settings, extender_urls), idle=everything)
-                except KubeError as error:
-                    shown = Text(f"! {error}", style="red")
+                seen = await attempt(look(kube, settings, extender_urls))
+                if isinstance(seen, KubeError):
+                    shown: RenderableType = Text(f"! {seen}", style="red")
+                else:
+                    shown = screen(seen, idle=everything)
                 # In a pipe there is nothing to draw over: one after the other.
                 if live:
                     live.update(shown, refresh=True)

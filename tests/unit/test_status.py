@@ -1,5 +1,6 @@
 """The picture of a cluster, and its drawing."""
 
+import asyncio
 import io
 
 import msgspec
@@ -8,7 +9,8 @@ from rich.console import Console
 
 from ateplace.commands.drawing import draw
 from ateplace.commands.picture import as_data, changes, compose
-from ateplace.commands.status import Deployment
+from ateplace.commands.status import Deployment, attempt
+from ateplace.errors import KubeError
 from tests.unit.objects import atelet, node, pod, pool
 
 
@@ -138,3 +140,26 @@ def test_changes_are_told_a_line_each() -> None:
         "n3 joined",
         "n9 left",
     ]
+
+
+def test_who_is_told_to_stop_at_the_moment_of_an_error_stops() -> None:
+    """One that is looked at fails, and before whoever waits for all hears of it the user presses Ctrl-C."""
+
+    async def failing() -> None:
+        raise KubeError("no answer")
+
+    async def main() -> None:
+        looking = asyncio.create_task(attempt(asyncio.gather(failing(), asyncio.sleep(3600))))
+        await asyncio.sleep(0)  # it has failed now, and whoever waits is told next
+        looking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await looking
+
+    asyncio.run(main())
+
+
+def test_trouble_that_passes_is_no_end() -> None:
+    async def failing() -> None:
+        raise KubeError("no answer")
+
+    assert str(asyncio.run(attempt(failing()))) == "no answer"
