@@ -95,11 +95,12 @@ class Book:
             self._read[name] = reading.at
 
     def unread(self, name: str) -> None:
-        """What was read about a node is about to change: somebody is preempted there."""
+        """What was read about a node is true no longer: it is gone, or somebody is preempted there."""
         node = self.nodes.get(name)
         if node:
             self.generation += 1
             node.reading = None
+            self._read.pop(name, None)
 
     def unlearn(self, now: float) -> None:
         """What was read long ago, an entry for every pod of a node, is believed no more."""

@@ -55,7 +55,7 @@ class Tenancy:
 
     def disown(self, node: Node, now: float) -> None:
         """The Node object is gone: its claims, our writes to it and what we read about it went with it."""
-        node.reading = None
+        self._book.unread(node.name)
         _share(node)
         for pool, tenant in list(node.tenants.items()):
             if tenant.value is not None:

@@ -189,9 +189,9 @@ from extender import verbs
 
 answer = verbs.Verbs._answer
 
-def answer_first(self, case, record, choice):
+def answer_first(self, case, record, choice, *rest):
     self.claims.ahead([choice.node], case.demand.pool, read=lambda node: False, wary=False)
-    return answer(self, case, record, choice)
+    return answer(self, case, record, choice, *rest)
 
 verbs.Verbs._answer = answer_first
 verbs.answerable = lambda case, node: True

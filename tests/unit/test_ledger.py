@@ -615,3 +615,10 @@ def test_what_was_read_of_a_node_is_kept_no_longer_than_it_is_believed() -> None
     assert kept(61.9) == ["n1"]
     known.unread("n1")
     assert kept(90.0) == [] and not known._book._read
+
+
+def test_what_was_read_of_a_node_goes_with_the_node() -> None:
+    known = cluster.ledger(cluster.node("n1"))
+    known.read("n1", "n1-uid", Reading((), 0, frozenset(), 1.0))
+    known.node_gone("n1", 2.0)
+    assert not known._book._read
