@@ -1,6 +1,7 @@
 """Fixtures that every suite shares: one control plane per run, a namespace and nodes of its own for each test."""
 
 import itertools
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +19,9 @@ _numbers = itertools.count()
 # The same examples in every run, so that a run fails only for what was changed; those who want chance say so.
 settings.register_profile("same-examples", derandomize=True, database=None)
 settings.load_profile("same-examples")
+
+# A shell starts what it puts into the background with SIGINT ignored, and whatever a test starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

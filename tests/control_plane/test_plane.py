@@ -42,18 +42,12 @@ def is_free(port: int) -> bool:
         return attempt.connect_ex(("127.0.0.1", port)) != 0
 
 
-def heed_interrupts() -> None:
-    """A shell starts what it puts into the background with SIGINT ignored, and that is inherited."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def start(how: str) -> tuple["subprocess.Popen[str]", str, list[int]]:
     process = subprocess.Popen(
         [sys.executable, "-c", PARENT, how],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=heed_interrupts,  # noqa: PLW1509 - nothing else runs in the child yet
     )
     assert process.stdout is not None
     directory, *ports = process.stdout.readline().split()

@@ -67,14 +67,7 @@ class Machine:
 
     def start(self) -> "subprocess.Popen[str]":
         command = [sys.executable, "-m", "local"]
-        return subprocess.Popen(
-            command,
-            env=self.environment,
-            stderr=subprocess.PIPE,
-            text=True,
-            # A shell starts what it puts into the background with SIGINT ignored, and that is inherited.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-        )
+        return subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE, text=True)
 
     def run(self) -> tuple[int, str]:
         process = self.start()
