@@ -156,6 +156,8 @@ class Pool(Struct, gc=False):
     """Those of them that are placeholders."""
     pods: int = 0
     """Live pods of it, bound or not, placeholders included."""
+    ateoms: int = 0
+    """Those of them that are ateoms."""
     picks: int = 0
     pending: int = 0
     """Unbound ateoms that have not been picked a node yet and were not refused lately."""
@@ -165,6 +167,11 @@ class Pool(Struct, gc=False):
         """Whether placeholders hold claims. Those of a pool that we do not know hold none: whoever may create pods can
         invent a pool's UID. Ateoms always hold theirs: their pool may be gone without them."""
         return self.record is not None and self.record.warm
+
+    @property
+    def awaited(self) -> int:
+        """Ateoms that will want a node: those that do, and those that are still to be made."""
+        return self.pending + max(0, self.record.replicas - self.ateoms if self.record else 0)
 
     @property
     def claimants(self) -> int:

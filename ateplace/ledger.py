@@ -146,6 +146,7 @@ class Ledger:
             return
         pool = book.pool(pool_uid)
         pool.pods += 1
+        pool.ateoms += not record.placeholder
         if not record.node:
             pool.unbound += 1
             pool.unbound_placeholders += record.placeholder
@@ -163,6 +164,7 @@ class Ledger:
             return
         pool = self.pools[pool_uid]
         pool.pods -= 1
+        pool.ateoms -= not record.placeholder
         if not record.node:
             pool.unbound -= 1
             pool.unbound_placeholders -= record.placeholder

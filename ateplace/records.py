@@ -81,6 +81,8 @@ class PoolRecord(Struct, frozen=True, gc=False):
     """The annotation as somebody wrote it: not necessarily a number."""
     warm: bool
     """Whether its placeholders hold claims."""
+    replicas: int = 0
+    """How many ateoms it should have."""
 
 
 class AteletTemplate(Struct, frozen=True, gc=False):
@@ -212,6 +214,7 @@ def pool_record(pool: WorkerPool) -> PoolRecord:
         finalizers=tuple(intern(finalizer) for finalizer in meta.finalizers or ()),
         headroom=meta.annotation(names.HEADROOM_ANNOTATION),
         warm=meta.annotation(names.HEADROOM_WARM_ANNOTATION) != "false",
+        replicas=pool.spec.replicas if pool.spec else 0,
     )
 
 

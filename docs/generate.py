@@ -24,7 +24,7 @@ DOCS = Path(__file__).parent
 PACKAGES = ("ateplace", "certs", "webhook", "extender", "reconciler")
 BEGIN, END = "<!-- generated: {} -->", "<!-- /generated -->"
 WHO = {
-    "ateplace": "Every process",
+    "ateplace": "Every process, unless it says otherwise",
     "certs": "Certificates (every process that has or makes one)",
     "webhook": "Webhook",
     "extender": "Extender",

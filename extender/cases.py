@@ -12,6 +12,7 @@ from ateplace.records import PodRecord, pool_record
 from ateplace.settings import Settings
 from ateplace.view import View
 from extender.demand import Demand
+from extender.rooms import Rooms
 from extender.rules import Case, Rules
 
 
@@ -20,9 +21,10 @@ class Unfit(Exception):
 
 
 class Cases:
-    def __init__(self, kube: Kube, view: View, settings: Settings) -> None:
+    def __init__(self, kube: Kube, view: View, settings: Settings, rooms: Rooms) -> None:
         self._kube = kube
         self._view = view
+        self._rooms = rooms
         self._rules = Rules.of(settings)
         substrate = settings.substrate
         self._missing = f"there is no DaemonSet {substrate.atelet_namespace}/{substrate.atelet_daemonset}"
@@ -58,7 +60,8 @@ class Cases:
         """What is known now about this pod; raises Unfit while there is no atelet to make room for."""
         if self._view.template is None:
             raise Unfit(self._missing)
-        return Case(wanted, self._view.ledger, self._view.template, self._rules, time.monotonic(), begun)
+        now = time.monotonic()
+        return Case(wanted, self._view.ledger, self._view.template, self._rules, now, begun, self._rooms.held(now))
 
     def claimant(self, wanted: Demand) -> Pool | None:
         """The pod's pool, if something can be decided for it now and claimed without being asked."""

@@ -5,11 +5,12 @@ one that is refused afterwards, again and again. Whoever is named as a victim st
 victim is invented, and none is spared without the scheduler knowing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from ateplace.entries import Node
+from ateplace.entries import Node, Tenant
+from ateplace.records import PodRecord
 from ateplace.resources import PODS
 from extender.rules import Case, Freed, current_reading, drop, no_room
 from extender.wire import MetaVictims
@@ -90,3 +91,46 @@ def freed_by(case: Case, node: Node, uids: list[str]) -> Freed | None:
             for name, amount in (*amounts, (PODS, 1)):
                 freed[name] = freed.get(name, 0) + amount
     return Freed(placeholders, others, ateoms)
+
+
+def for_the_next(case: Case, nodes: Mapping[str, MetaVictims], free: Iterable[PodRecord], need: int) -> list[PodRecord]:
+    """So many placeholders whose room is for other pods that wait for the same as this one, at the most.
+
+    Only the pool's own, each as large as one of the pods, on nodes where placeholders alone make room for this one.
+    """
+    most = case.rules.ateoms_per_node
+    wanted = case.demand.shape.requests
+    here: dict[str, int] = {}
+    found: list[PodRecord] = []
+    for one in sorted(free, key=lambda each: (each.node, each.uid)):
+        if len(found) >= need:
+            break
+        if one.node not in nodes or nodes[one.node].violations or case.ledger.pool_of(one) != case.demand.pool:
+            continue
+        has = dict(one.shape.requests)
+        if any(has.get(name, 0) < amount for name, amount in wanted):
+            continue
+        count = here.get(one.node, 0) + 1
+        if most and case.ledger.nodes[one.node].ateoms + count >= most:
+            continue  # and one for the pod that asks
+        here[one.node] = count
+        found.append(one)
+    return found
+
+
+def unheld(case: Case, victims: Iterable[PodRecord]) -> list[Node]:
+    """The nodes of these placeholders on which nothing will hold the pool's claim once they are gone."""
+    ledger, pool = case.ledger, case.demand.pool
+    known = ledger.pools.get(pool)
+    warm = known is not None and known.warm
+    going: dict[str, int] = {}
+    for one in victims:
+        going[one.node] = going.get(one.node, 0) + (ledger.pool_of(one) == pool)
+
+    def stays(tenant: Tenant | None, count: int) -> bool:
+        if tenant is None or tenant.value is None:
+            return False
+        return tenant.holders(warm=warm) > (count if warm else 0) or case.now - tenant.sent < case.rules.window
+
+    nodes = ((ledger.nodes[name], count) for name, count in going.items())
+    return [node for node, count in nodes if not stays(node.tenants.get(pool), count)]

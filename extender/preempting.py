@@ -1,8 +1,13 @@
-"""The verb preempt: decide, read what must be known first, answer; the decision itself is `extender.preempt`."""
+"""The verb preempt: decide, read what must be known first, make room, answer; the decision itself is
+`extender.preempt`.
+
+Placeholders are ended here (`extender.evictions`), for the pod that asks and for those behind it, and the answer is
+then empty. The scheduler is left to preempt where others than placeholders must go, or when we could not.
+"""
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ateplace.entries import Node
@@ -12,21 +17,27 @@ from extender import explain, metrics
 from extender.cases import Cases, Unfit
 from extender.claim import Claims
 from extender.demand import demand
-from extender.preempt import ELSEWHERE, Verdict, decide
+from extender.evictions import Evictions
+from extender.preempt import ELSEWHERE, Verdict, decide, for_the_next, unheld
 from extender.promises import Promises
 from extender.rules import Case, unread
-from extender.wire import PreemptionArgs, PreemptionResult
+from extender.wire import MetaVictims, PreemptionArgs, PreemptionResult
 
 READ_AT_ONCE: Final = 8
 """How many of the nodes that may be freed are read before we say which: the best come first."""
+AT_ONCE: Final = 32
+"""How many placeholders are ended in one call, for the pod that asks and those that wait for the same."""
 ROUNDS: Final = 5
 """How often that is decided anew by what was read; nodes that are still unread then are not answered."""
 
 
 class Preempting:
-    def __init__(self, cases: Cases, claims: Claims, ring: explain.Ring, settings: Settings) -> None:
+    def __init__(
+        self, cases: Cases, claims: Claims, evictions: Evictions, ring: explain.Ring, settings: Settings
+    ) -> None:
         self._cases = cases
         self._claims = claims
+        self._evictions = evictions
         self._ring = ring
         self._pool_label = settings.substrate.pool_label
         self._deadline = settings.extender.deadline
@@ -62,9 +73,35 @@ class Preempting:
             if any(pod.uid not in case.ledger.pods for pod in named.pods or ()):
                 case.ledger.unread(name)  # when the pod comes back, those are gone
         outcome = f"{len(verdict.keep)} of {len(victims)} nodes may be freed: {', '.join(keep) or 'none'}"
+        if keep and best is not None and await self._made_room(case, known, keep, until):
+            outcome, keep = f"made room on {', '.join(keep)}", {}
         self._ring.add(f"{record.namespace}/{record.name}", "preempt", outcome, explain.summary(verdict.dropped))
         metrics.CALLS.labels("preempt", "answered" if verdict.keep else "refused").inc()
         return PreemptionResult(keep)
+
+    async def _made_room(
+        self, case: Case, clean: Mapping[str, MetaVictims], named: Mapping[str, MetaVictims], until: float
+    ) -> bool:
+        """End the placeholders that go for this pod, and those whose room the pool's other waiting pods need; whether
+        this pod's are gone. All of `clean` can be freed by placeholders alone; `named` is one of them.
+
+        How many others there are is a count, of pods that wait and pods that their pool is about to have: one room too
+        few, and a pod asks for its own; one too many, and a placeholder comes back.
+        """
+        if case.demand.placeholder or not self._evictions.allowed():
+            return False
+        ledger = case.ledger
+        own = [ledger.pods[pod.uid] for one in named.values() for pod in one.pods or ()]
+        pool = ledger.pools.get(case.demand.pool)
+        others = pool.awaited - 1 - self._evictions.waiting(pool.uid) if pool else 0
+        need = min(others, AT_ONCE - len(own))
+        free = (one for one in self._evictions.placeholders() if self._promises.free(one.uid)) if need > 0 else ()
+        more = for_the_next(case, clean, free, need)
+        # Where nobody of the pool stays, its claim must be touched before the node is answered: why not now.
+        self._claims.ahead(unheld(case, (*own, *more)), case.demand.pool, read=lambda _: False, wary=False)
+        gone = await self._evictions.end((*own, *more), case.demand.pool, until)
+        self._promises.ended(gone, time.monotonic())
+        return all(one.uid in gone for one in own)
 
 
 def _to_read(case: Case, verdict: Verdict, answer: Iterable[str], begun: float) -> list[Node]:

@@ -5,11 +5,13 @@ they are deleted. So for the second pod of a burst it names the first one's vict
 both again is waste, and worse: kube-scheduler's asynchronous preemption (on by default from 1.33; seen with 1.36.3)
 forgets a pod whose last victim was deleted for another, until something else happens in the cluster or five minutes
 have passed. Therefore a victim that is promised to one pod is taken out of the answers to others, and only
-one node is answered, so that we know what was promised.
+one node is answered, so that we know what was promised. The same goes for victims that we have ended ourselves
+(`extender.evictions`), as long as the scheduler's cache still has them.
 
 Kept for seconds only, and never relied on: a promise that was not kept is forgotten, and the pod asks again.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -24,6 +26,7 @@ MOST: Final = 10_000
 
 class Promise(Struct, frozen=True, gc=False):
     pod: str
+    """UID of who needs the room; empty when the victim is gone, and the room is whose it gets."""
     at: float
 
 
@@ -47,6 +50,16 @@ class Promises:
             self._by_victim.pop(uid, None)
             self._by_victim[uid] = Promise(case.demand.uid, case.now)
         return {best: MetaVictims([MetaPod(uid) for uid in fresh], keep[best].violations)}
+
+    def ended(self, victims: Iterable[str], now: float) -> None:
+        """We have ended these: whoever still names them has not heard of it, and will."""
+        for uid in victims:
+            self._by_victim.pop(uid, None)
+            self._by_victim[uid] = Promise("", now)
+
+    def free(self, uid: str) -> bool:
+        """Whether nobody was promised this one."""
+        return uid not in self._by_victim
 
     def best(self, case: Case, keep: dict[str, MetaVictims]) -> str | None:
         """The one node that will be answered; None when the scheduler chooses."""

@@ -37,6 +37,8 @@ HELD_BACK: Final = "held back for placeholders on a warm node"
 COMING: Final = "atelet is not there yet, and more pods may be on their way"
 """Passes by itself: with the atelet, or when the other pods are bound."""
 UNCLAIMED: Final = "its claim was refused"
+PROMISED: Final = "its room was made for an ateom"
+"""Passes by itself: with the ateom, or in seconds."""
 
 
 class Rules(Struct, frozen=True, gc=False):
@@ -74,6 +76,8 @@ class Case(Struct, frozen=True, gc=False):
     now: float
     begun: float = inf
     """When the call began; inf when the pod is in no call."""
+    held: Mapping[str, int] = {}
+    """Nodes with room that was made for ateoms (`extender.rooms`): placeholders do not go there."""
 
 
 def drop(case: Case, node: Node | None) -> str:
@@ -124,6 +128,8 @@ def no_room(case: Case, node: Node, freed: Freed | None = None) -> str:
     demand, template, record = case.demand, case.template, node.record
     if record is None:
         return UNKNOWN
+    if demand.placeholder and node.name in case.held:
+        return PROMISED
     ended, gone, ateoms = (freed.placeholders, freed.others, freed.ateoms) if freed else (NONE, NONE, NONE)
     most = case.rules.ateoms_per_node
     if most and not demand.placeholder and node.ateoms - ateoms.get(PODS, 0) >= most:

@@ -26,15 +26,18 @@ from extender import explain, metrics
 from extender.cases import Cases, Unfit
 from extender.claim import Claims
 from extender.demand import Demand, demand
+from extender.evictions import Evictions
 from extender.filter import Choice, choose, refusals
 from extender.hold import Hold
 from extender.preempting import Preempting
 from extender.refused import Refusal, Refusals, refusal
+from extender.rooms import Rooms
 from extender.rules import (
     COMING,
     FILLED,
     HELD_BACK,
     NO_ROOM,
+    PROMISED,
     UNCLAIMED,
     Case,
     answerable,
@@ -71,7 +74,8 @@ GONE: Final = "the pod has been deleted"
 class Verbs:
     def __init__(self, kube: Kube, view: View, settings: Settings) -> None:
         extender = settings.extender
-        self._cases = Cases(kube, view, settings)
+        self._rooms = Rooms()
+        self._cases = Cases(kube, view, settings, self._rooms)
         self._view = view
         self._pool_label = settings.substrate.pool_label
         self._deadline = extender.deadline
@@ -85,7 +89,8 @@ class Verbs:
         """Until when."""
         self.ring = explain.Ring(extender.decisions)
         self.claims = Claims(kube, view.ledger, settings.substrate, deadline=extender.deadline)
-        self.preempt = Preempting(self._cases, self.claims, self.ring, settings).preempt
+        evictions = Evictions(kube, view, self._rooms)
+        self.preempt = Preempting(self._cases, self.claims, evictions, self.ring, settings).preempt
         self.blind = self._cases.blind
 
     async def close(self) -> None:
@@ -168,7 +173,7 @@ class Verbs:
             ahead = self.claims.ahead(choice.ahead, wanted.pool, read=partial(unread, case), wary=wary)
             write, read = not answerable(case, node), unread(case, node)
             if not (write or read):
-                return self._answer(case, record, choice, ahead)
+                return self._place(case, record, choice, ahead)
             tried.add(node.name)
             try:
                 await self.claims.open(node, wanted.pool, write=write, read=read, until=until)
@@ -185,7 +190,7 @@ class Verbs:
                 raise Unfit(GONE)
             if answerable(case, node) and not drop(case, node) and not full:
                 self._assume(case, node)
-                return self._answer(case, record, choice, ahead)
+                return self._place(case, record, choice, ahead)
             if full in FILLED:
                 self._wary = case.now + WARY_SECONDS
                 self._tight.found(node.name, case.now)
@@ -253,6 +258,11 @@ class Verbs:
         self.claims.ahead((choice.node,), wanted.pool, read=lambda _: read, wary=True)
         return not read
 
+    def _place(self, case: Case, record: PodRecord, choice: Choice, ahead: Collection[str]) -> FilterResult:
+        if not record.placeholder:
+            self._rooms.taken(choice.node.name)
+        return self._answer(case, record, choice, ahead)
+
     def _answer(self, case: Case, record: PodRecord, choice: Choice, ahead: Collection[str] = ()) -> FilterResult:
         self.hold.placed(case.demand.uid)
         node, nodes = choice.node, case.ledger.nodes
@@ -287,7 +297,7 @@ class Verbs:
             self.hold.refused(case, sent)
         elif claims(case):
             self._waiting.refused(case.demand, Among(said.reasons))
-        if pure and not hold:
+        if pure and not hold and PROMISED not in reasons.values():
             self._refusals.give(case, said)
         if not hold:
             case.ledger.refused(case.demand.uid, case.now)

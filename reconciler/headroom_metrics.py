@@ -7,7 +7,7 @@ and an ateom that found atelet Ready on its node from one that had to wait.
 
 import asyncio
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -17,15 +17,8 @@ from prometheus_client.registry import Collector
 from ateplace import metrics
 from ateplace.ledger import Ledger
 from ateplace.records import PodRecord
+from ateplace.refills import PREEMPTED, SECONDS, Refills
 
-REMEMBERED: Final = 1000
-"""Most preemptions of one pool that wait for their refill."""
-SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-
-PREEMPTED: Final = metrics.counter("placeholders_preempted_total", "Placeholders preempted by a scheduler.", ["pool"])
-REFILL: Final = metrics.histogram(
-    "placeholder_refill_seconds", "From a placeholder's preemption to the next one bound in its place.", SECONDS
-)
 STARTS: Final = metrics.counter(
     "ateom_starts_total",
     "Ateoms bound: warm, with atelet Ready on their node at that moment, or cold.",
@@ -75,9 +68,7 @@ class Workers:
         self._ledger = ledger
         self._wanted = wanted
         self._placeholders = placeholders
-        self._clock = clock
-        self._owed: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
-        """By pool UID: when its placeholders that are not replaced yet were preempted."""
+        self._refills = Refills(clock)
         self._counting = False
         ledger.subscribe(pool=self._pool_changed)
 
@@ -88,7 +79,7 @@ class Workers:
             await asyncio.get_running_loop().create_future()
         finally:
             self._counting, PLACEHOLDERS.counts = False, dict
-            self._owed.clear()
+            self._refills.clear()
 
     def counts(self) -> dict[str, Counter[str]]:
         """By pool: placeholders wanted, running (on a node) and pending."""
@@ -107,13 +98,13 @@ class Workers:
         old, new = self._counted(old), self._counted(new)
         if old and (new is None or new.uid != old.uid):
             if old.preempted:
-                PREEMPTED.labels(_shown(old)).inc()
-                self._owed[old.pool_uid].append(self._clock())
+                self._refills.owe(old.pool_uid, _shown(old))
             old = None
         if new is None:
             return
         if new.placeholder and new.node and not (old and old.node):
-            self._refilled(new)
+            _, wanted = self._wanted.get(new.pool_uid, ("", 0))
+            self._refills.paid(new.pool_uid, wanted)
         if not new.placeholder and new.node and not (old and old.node):
             node = self._ledger.nodes.get(new.node)
             STARTS.labels(_shown(new), "warm" if node and node.atelet_ready else "cold").inc()
@@ -130,18 +121,7 @@ class Workers:
 
     def _pool_changed(self, pool_uid: str) -> None:
         if not self._known(pool_uid):
-            self._owed.pop(pool_uid, None)
-
-    def _refilled(self, new: PodRecord) -> None:
-        owed = self._owed.pop(new.pool_uid, None)
-        if not owed:
-            return
-        _, wanted = self._wanted.get(new.pool_uid, ("", 0))
-        while len(owed) > max(1, wanted):
-            owed.popleft()  # those are not going to be replaced
-        REFILL.observe(self._clock() - owed.popleft())
-        if owed:
-            self._owed[new.pool_uid] = owed
+            self._refills.forget(pool_uid)
 
 
 def forget(pool: str) -> None:

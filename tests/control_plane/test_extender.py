@@ -462,7 +462,8 @@ def test_only_the_scheduler_gets_past_the_handshake(rig: Scheduling, plane: Cont
 
 def test_the_extenders_account_cannot_bind(plane: ControlPlane, rig: Scheduling) -> None:
     account = f"system:serviceaccount:{names.NAMESPACE}:{names.EXTENDER_SERVICE}"
-    for verb, resource in (("create", "pods/binding"), ("delete", "pods"), ("create", "pods"), ("patch", "pods")):
+    verbs = (("create", "pods/binding"), ("deletecollection", "pods"), ("create", "pods"), ("patch", "pods"))
+    for verb, resource in (*verbs, ("create", "pods/eviction")):
         review = {"user": account, "resourceAttributes": {"verb": verb, "namespace": "default", "resource": resource}}
         group, _, sub = resource.partition("/")
         review["resourceAttributes"] = {"verb": verb, "namespace": "default", "resource": group, "subresource": sub}

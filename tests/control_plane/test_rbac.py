@@ -179,6 +179,7 @@ def test_every_right_is_used_and_none_is_missing(
     audit = Audit(plane)
 
     grow_and_shrink(plane)
+    take_a_placeholders_room(plane)
     ask_for_a_pool_that_is_not_there(plane)
     say_the_same_again(plane)
     lose_a_pool(plane, installed)
@@ -222,6 +223,21 @@ def grow_and_shrink(plane: ControlPlane) -> None:
     substrate.delete(plane, NAMESPACE, "web")
     path = f"{substrate.POOLS.format(NAMESPACE)}/web"
     plane.wait(lambda: not plane.api.exists(path), timeout=60, why="web to be gone")
+
+
+def take_a_placeholders_room(plane: ControlPlane) -> None:
+    """One node for one pod, and a placeholder is there."""
+    plane.add_nodes(1, prefix="single", cpu="4", labels={"room": "single"})
+    resources = {"requests": {"cpu": "3", "memory": "64Mi"}}
+    notes = {"ateplace.ate.dev/headroom": "1"}
+    only = {"room": "single"}
+    substrate.pool(plane, NAMESPACE, "tight", 0, annotations=notes, resources=resources, nodeSelector=only)
+    plane.wait(lambda: placeholders(plane, "tight") == 1, timeout=60, why="a placeholder")
+    substrate.scale(plane, NAMESPACE, "tight", 1)
+    plane.wait(lambda: ateoms(plane, "tight") == 1, timeout=60, why="the ateom in its place")
+    substrate.delete(plane, NAMESPACE, "tight")
+    plane.wait(lambda: not plane.api.exists(f"{substrate.POOLS.format(NAMESPACE)}/tight"), timeout=60, why="its end")
+    plane.remove_nodes(["single-0000"])
 
 
 def ask_for_a_pool_that_is_not_there(plane: ControlPlane) -> None:
@@ -377,6 +393,22 @@ def test_what_rbac_grants_too_much_is_refused_by_policies(
         ("Forbidden", lambda: extender.get("/api/v1/namespaces/ateplace-system/secrets/ateplace-ca")),
         ("Forbidden", lambda: extender.patch(f"{node}/status", {"status": {"phase": "x"}})),
     ]
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    label = {"ateplace.ate.dev/placeholder": "mine"}
+    for name, labels, importance in (
+        ("ordinary", {}, ""),
+        ("labelled", label, ""),
+        ("unimportant", {}, "ateplace-placeholder"),
+        ("both", {**label, "ate.dev/worker-pool": "mine"}, "ateplace-placeholder"),
+        ("placeholder", label, "ateplace-placeholder"),
+    ):
+        spec = {"schedulerName": "nobody", "containers": [{"name": "c", "image": "registry.example/c:1"}]}
+        spec |= {"priorityClassName": importance} if importance else {}
+        plane.api.post(pods, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+        if name != "placeholder":
+            attempts.append(("no pod but placeholders", partial(extender.delete, f"{pods}/{name}")))
+        attempts.append(("Forbidden", partial(leader.delete, f"{pods}/{name}")))
+    attempts.append(("Forbidden", partial(extender.delete, pods)))
     for who in (leader, extender):
         patches: list[tuple[str, Object]] = [
             ("no label of a Node but", {"metadata": {"labels": {"example.com/a": "b"}}}),
@@ -392,6 +424,7 @@ def test_what_rbac_grants_too_much_is_refused_by_policies(
             attempt()
     claim = {"annotations": {"ate.dev/claim.0-0": ""}, "labels": {"ate.dev/atelet": "true"}}
     extender.patch(node, {"metadata": claim})
+    extender.delete(f"{pods}/placeholder")
     leader.patch(node, {"metadata": {"annotations": {"ate.dev/claim.0-0": None}, "labels": {"ate.dev/atelet": None}}})
 
 

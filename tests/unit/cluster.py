@@ -72,7 +72,7 @@ def pod(
     )
 
 
-def pool(uid: str = "A", *, warm: bool = True) -> PoolRecord:
+def pool(uid: str = "A", *, warm: bool = True, replicas: int = 0) -> PoolRecord:
     return PoolRecord(
         uid=uid,
         namespace="ns",
@@ -82,6 +82,7 @@ def pool(uid: str = "A", *, warm: bool = True) -> PoolRecord:
         finalizers=(),
         headroom="",
         warm=warm,
+        replicas=replicas,
     )
 
 

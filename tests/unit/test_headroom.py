@@ -220,10 +220,10 @@ def test_nothing_is_kept_of_a_pool_that_is_gone() -> None:
     assert sample("placeholders_preempted_total", pool="ns/gone") == 1
     ledger.pool_gone("u1", 0.0)
     headroom_metrics.forget("ns/gone")
-    assert not seen._owed
+    assert not len(seen._refills)
     seen.changed(seen_pod("b", "u1", "ns/gone", "n1", placeholder=True, preempted=True), None)
     seen.changed(None, seen_pod("c", "u1", "ns/gone", "n1", placeholder=False))
-    assert not seen._owed
+    assert not len(seen._refills)
     assert 'pool="ns/gone"' not in generate_latest(metrics.REGISTRY).decode()
 
 

@@ -560,6 +560,7 @@ class LedgerMachine(RuleBasedStateMachine):
             claimants = sum(not p.node and (not p.placeholder or bool(found and found.warm)) for p in owned)
             assert (found.claimants if found else 0) == claimants
             assert (found.pods if found else 0) == len(owned)
+            assert (found.ateoms if found else 0) == sum(not p.placeholder for p in owned)
             assert (found.picks if found else 0) == sum(owner == uid for owner, *_ in self.picks.values())
             waiting = [p for p in owned if not p.node and not p.placeholder and p.uid not in self.picks]
             assert (found.pending if found else 0) == sum(p.uid not in self.refused for p in waiting)
@@ -622,3 +623,14 @@ def test_what_was_read_of_a_node_goes_with_the_node() -> None:
     known.read("n1", "n1-uid", Reading((), 0, frozenset(), 1.0))
     known.node_gone("n1", 2.0)
     assert not known._book._read
+
+
+def test_ateoms_that_a_pool_is_still_to_have_are_awaited() -> None:
+    known = cluster.ledger(cluster.pool(replicas=3), cluster.pod("1", "n1"), cluster.pod("2"))
+    known.pod_seen(cluster.pod("ph", placeholder=True), 0.0)
+    assert known.pools["A"].awaited == 2, "one that waits, one that is to be made"
+    for uid in ("3", "4"):
+        known.pod_seen(cluster.pod(uid), 0.0)
+    assert known.pools["A"].awaited == 3, "all that wait, however many it should have"
+    known.pool_gone("A", 0.0)
+    assert known.pools["A"].awaited == 3

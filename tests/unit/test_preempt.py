@@ -132,3 +132,23 @@ def test_ateoms_that_go_count_no_longer(shape: Shape, rules: Rules) -> None:
     placeholder = ledger(*ready("n1", "A", pods=[pod("1", "n1"), pod("2", "n1"), pod("3", "n1", placeholder=True)]))
     capped = case(placeholder, rules=Rules(ateoms_per_node=2))
     assert preempt.decide(capped, {"n1": victims("3")}, others=True).dropped == {"n1": why.CROWDED}
+
+
+def test_room_for_the_next_is_made_with_the_pools_own_large_enough_ones_and_within_the_cap() -> None:
+    half = Shape((("cpu", 500),), (("cpu", 500),))
+    placeholders = [
+        *(pod(f"ph{number}", "n1", placeholder=True) for number in range(4)),
+        pod("small", "n1", shape=half, placeholder=True),
+        pod("foreign", "n1", "B", placeholder=True),
+        pod("budget", "n2", placeholder=True),
+        pod("unasked", "n3", placeholder=True),
+    ]
+    known = ledger(*ready("n1", "A", pods=[pod("a1", "n1")]), *ready("n2", "A"), *ready("n3", "A"), *placeholders)
+    nodes = {"n1": victims("ph0"), "n2": victims("budget", violations=1)}
+
+    def chosen(need: int, most: int = 0) -> list[str]:
+        asked = case(known, rules=Rules(ateoms_per_node=most))
+        return [one.uid for one in preempt.for_the_next(asked, nodes, placeholders[1:], need)]
+
+    assert (chosen(0), chosen(2), chosen(9)) == ([], ["ph1", "ph2"], ["ph1", "ph2", "ph3"])
+    assert chosen(9, most=4) == ["ph1", "ph2"], "one is there, and one is for the pod that asks"

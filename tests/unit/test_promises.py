@@ -57,6 +57,15 @@ def test_a_promise_that_was_not_kept_is_forgotten() -> None:
     assert promises.settle(ask(KNOWN, "p2", SECONDS), {"n1": victims("a")}) == {"n1": victims("a")}
 
 
+def test_one_that_we_have_ended_is_nobodys_victim() -> None:
+    promises = Promises()
+    promises.settle(ask(KNOWN, "p1"), {"n1": victims("a")})
+    assert not promises.free("a") and promises.free("b")
+    promises.ended(["a"], 0.0)
+    assert promises.settle(ask(KNOWN, "p1"), {"n1": victims("a")}) == {}
+    assert promises.settle(ask(KNOWN, "p1"), {"n1": victims("a", "b")}) == {"n1": victims("b")}
+
+
 def test_where_others_than_placeholders_would_go_the_scheduler_chooses() -> None:
     asked = {"n3": victims("ateom", "d"), "n1": victims("a")}
     assert Promises().settle(ask(KNOWN, "p1"), asked) == asked

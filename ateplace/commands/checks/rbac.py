@@ -48,7 +48,7 @@ NEEDED: Final[dict[str, tuple[Right, ...]]] = {
     ),
     EXTENDER: (
         Right("", "nodes", (*READ, "patch")),
-        Right("", "pods", WATCH),
+        Right("", "pods", (*WATCH, "delete")),
         Right(names.GROUP, names.POOL_PLURAL, READ),
     ),
     RECONCILER: (
