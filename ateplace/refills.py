@@ -23,7 +23,7 @@ PREEMPTED: Final = metrics.counter(
 )
 REFILL: Final = metrics.histogram(
     "placeholder_refill_seconds",
-    "From one of these that gave way to the next one of its pool that is bound (leading reconciler, extender).",
+    "From a placeholder that gave way to the next one of its pool that is bound (leading reconciler, extender).",
     SECONDS,
 )
 

@@ -123,8 +123,10 @@ class Bench:
         failed = self.rig.metric("ateplace_extender_calls_total", result="error")
         namespace = REVIEWED if kind == "together" else NAMESPACE
         asked = api_requests(self.plane)
-        with Recorder(self.plane, f"/api/v1/namespaces/{namespace}/pods") as watched, contextlib.ExitStack() as stack:
-            nodes = stack.enter_context(Recorder(self.plane, "/api/v1/nodes")) if ours else None
+        # Nodes are watched in every kind of run, so that watching costs all of them the same.
+        watches = (f"/api/v1/namespaces/{namespace}/pods", "/api/v1/nodes")
+        with contextlib.ExitStack() as stack:
+            watched, nodes = (stack.enter_context(Recorder(self.plane, path)) for path in watches)
             label = {names.NODE_LABEL: "true"} if kind == "atelet" else {}
             patches = count if kind in {"limit", "atelet"} else 0
             sent = asyncio.run(self.create(namespace, pods, patches, label))
@@ -132,14 +134,13 @@ class Bench:
             result = Result(requests=api_requests(self.plane) - asked)
             result.cpu = {name: cpu_seconds(pid) - before[name] for name, pid in pids.items()}
             for recorder in (watched, nodes):
-                if recorder:
-                    recorder.reach_present()
+                recorder.reach_present()
             bound = bindings(watched.events())
             result.seconds = [at - sent[name] for name, (at, *_) in bound.items()]
             result.nodes = len({node for _, _, node, _ in bound.values()})
             result.patches = int(self.rig.metric("ateplace_extender_claims_total", result="written") - written)
             result.errors = int(self.rig.metric("ateplace_extender_calls_total", result="error") - failed)
-            result.early = early(bound, nodes.events()) if nodes else 0
+            result.early = early(bound, nodes.events()) if ours else 0
         self.clean()
         assert len(result.seconds) == count, f"{len(result.seconds)} of {count} seen bound"
         return result
