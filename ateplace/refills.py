@@ -17,8 +17,8 @@ SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 PREEMPTED: Final = metrics.counter(
     "placeholders_preempted_total",
-    "Placeholders that gave way: those that a scheduler preempted (the leading reconciler), or that this extender ended "
-    "for ateoms.",
+    "Placeholders that gave way: those that a scheduler preempted (the leading reconciler), or that this extender "
+    "ended for ateoms.",
     ["pool"],
 )
 REFILL: Final = metrics.histogram(

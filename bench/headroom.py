@@ -5,11 +5,11 @@
 
 1. The burst of seven on four full nodes with a headroom of five (`local.burst`): a table of time and counts, a picture.
 2. Create to bound of seven ateoms, at once and one after another: with free room, with headroom only (a placeholder
-   must go for every one), with neither and an autoscaler that takes 30 s. At once, a full cluster with headroom may take
-   three times as long as free room. Beside it what preempting costs the stock scheduler: seven pods of the same size and
-   priority, one after another (at once, it forgets some of them for minutes), with free room and with low-priority pods
-   in their place. One after another, we must not be slower against free room than 1.25 times that factor: each ateom
-   then has the failed attempt to itself.
+   must go for every one), with neither and an autoscaler that takes 30 s. At once, a full cluster with headroom may
+   take three times as long as free room. Beside it what preempting costs the stock scheduler: seven pods of the same
+   size and priority, one after another (at once, it forgets some of them for minutes), with free room and with
+   low-priority pods in their place. One after another, our factor against free room may be 1.25 times that one: then
+   every ateom has a failed attempt before it.
 3. Bound to a Ready atelet on that node, with warm and with plain headroom; atelet takes 5 s to start. With warm
    headroom it must be 0 s, for every single one.
 """
