@@ -155,13 +155,16 @@ class Tenancy:
         tenant = self._pools[pool_uid].nodes[name]
         return now - max(tenant.changed, tenant.unused)
 
-    def answerable(self, name: str, pool_uid: str, now: float, window: float) -> bool:
-        """The reply rule: the claim is Held with the label in place, or this process wrote it within `window`.
+    def answerable(self, name: str, pool_uid: str, now: float, window: float, lately: float = 0.0) -> bool:
+        """The reply rule: the claim is Held, or was within `lately` seconds, with the label in place, or this process
+        wrote it within `window`.
 
         Why the cached state is good enough: a Held claim was held at most `stale_after` ago (else the view is stale
         and nothing is answered), and the reconciler takes an unheld claim away only after a linger that is longer,
-        and not while a pod of the pool is unbound. A write of our own is timed from before it was sent, and the
-        linger runs from after it, so within half a linger it is still there.
+        and not while a pod of the pool is unbound. One that is held no longer, by our watch, was held at most
+        `stale_after` before we saw its last pod go, so for the rest of a linger after that it is there as well. A write
+        of our own is timed from before it was sent, and the linger runs from after it, so within half a linger it is
+        still there.
         """
         node = self._nodes.get(name)
         tenant = node.tenants.get(pool_uid) if node else None
@@ -171,7 +174,7 @@ class Tenancy:
             return True
         if not (node.record.labelled and pool_uid in node.record.claims):
             return False
-        return tenant.holders(warm=self._pools[pool_uid].warm) > 0
+        return tenant.holders(warm=self._pools[pool_uid].warm) > 0 or now - tenant.unused < lately
 
     def missing(self, name: str) -> Iterator[str]:
         """Pools that have live pods on a node and no claim there."""

@@ -46,7 +46,6 @@ WANTED = 3.0
 """How many times as long as with free room a burst at once may take."""
 AUTOSCALER, ATELET = 30.0, 5.0
 """Seconds that a new node takes, and a new atelet."""
-LINGER = 60.0
 LOW, STOCK = names.PLACEHOLDER_PRIORITY_CLASS, "bench.example/stock"
 COLOURS = {
     "ateoms": "#1f77b4",
@@ -219,7 +218,7 @@ def main() -> None:
     with ExitStack() as stack:
         plane = stack.enter_context(ControlPlane(start_delay=0.3, say=say))
         substrate.install(plane)
-        installed = Installation(plane, OVERLAY, reconciler__linger=LINGER)
+        installed = Installation(plane, OVERLAY)
         installed.start()
         plane.wait(installed.ready, timeout=90, why="ateplace to be ready")
         witness = stack.enter_context(Witness(plane))

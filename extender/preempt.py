@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from ateplace.entries import Node, Tenant
+from ateplace.entries import Node
 from ateplace.records import PodRecord
 from ateplace.resources import PODS
 from extender.rules import Case, Freed, current_reading, drop, no_room
@@ -116,21 +116,3 @@ def for_the_next(case: Case, nodes: Mapping[str, MetaVictims], free: Iterable[Po
         here[one.node] = count
         found.append(one)
     return found
-
-
-def unheld(case: Case, victims: Iterable[PodRecord]) -> list[Node]:
-    """The nodes of these placeholders on which nothing will hold the pool's claim once they are gone."""
-    ledger, pool = case.ledger, case.demand.pool
-    known = ledger.pools.get(pool)
-    warm = known is not None and known.warm
-    going: dict[str, int] = {}
-    for one in victims:
-        going[one.node] = going.get(one.node, 0) + (ledger.pool_of(one) == pool)
-
-    def stays(tenant: Tenant | None, count: int) -> bool:
-        if tenant is None or tenant.value is None:
-            return False
-        return tenant.holders(warm=warm) > (count if warm else 0) or case.now - tenant.sent < case.rules.window
-
-    nodes = ((ledger.nodes[name], count) for name, count in going.items())
-    return [node for node, count in nodes if not stays(node.tenants.get(pool), count)]

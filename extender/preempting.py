@@ -18,7 +18,7 @@ from extender.cases import Cases, Unfit
 from extender.claim import Claims
 from extender.demand import demand
 from extender.evictions import Evictions
-from extender.preempt import ELSEWHERE, Verdict, decide, for_the_next, unheld
+from extender.preempt import ELSEWHERE, Verdict, decide, for_the_next
 from extender.promises import Promises
 from extender.rules import Case, unread
 from extender.wire import MetaVictims, PreemptionArgs, PreemptionResult
@@ -97,8 +97,6 @@ class Preempting:
         need = min(others, AT_ONCE - len(own))
         free = (one for one in self._evictions.placeholders() if self._promises.free(one.uid)) if need > 0 else ()
         more = for_the_next(case, clean, free, need)
-        # Where nobody of the pool stays, its claim must be touched before the node is answered: why not now.
-        self._claims.ahead(unheld(case, (*own, *more)), case.demand.pool, read=lambda _: False, wary=False)
         gone = await self._evictions.end((*own, *more), case.demand.pool, until)
         self._promises.ended(gone, time.monotonic())
         return all(one.uid in gone for one in own)

@@ -53,6 +53,8 @@ class Rules(Struct, frozen=True, gc=False):
     open_ahead: int = 24
     trust_held: bool = True
     """Whether a Held claim may be answered by our watch alone: only while the linger is longer than `stale_after`."""
+    lately: float = 0.0
+    """Seconds for which one may still be answered after its last pod went: half of what the linger is longer."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Rules":
@@ -63,6 +65,7 @@ class Rules(Struct, frozen=True, gc=False):
             window=linger / 2,
             open_ahead=extender.open_ahead,
             trust_held=linger > settings.cluster.stale_after,
+            lately=max(0.0, linger - settings.cluster.stale_after) / 2,
         )
 
 
@@ -237,6 +240,6 @@ def answerable(case: Case, node: Node) -> bool:
         return True
     window = max(case.rules.window, case.now - case.begun)
     if case.rules.trust_held and not foreign(node):
-        return case.ledger.answerable(node.name, case.demand.pool, case.now, window)
+        return case.ledger.answerable(node.name, case.demand.pool, case.now, window, case.rules.lately)
     tenant = node.tenants.get(case.demand.pool)
     return tenant is not None and tenant.value is not None and case.now - tenant.sent < window

@@ -476,7 +476,7 @@ def test_a_write_is_answered_within_half_a_linger_and_to_the_call_that_made_it_h
 def test_a_held_claim_is_trusted_only_while_the_linger_outlasts_a_stale_view(linger: float, trusted: bool) -> None:
     settings = Settings(cluster=Cluster(stale_after=75.0), reconciler=Reconciler(linger=linger))
     rules = Rules.of(settings)
-    assert rules.window == linger / 2
+    assert (rules.window, rules.lately) == (linger / 2, 22.5 if trusted else 0.0)
     known = ledger(pool(), *ready("n1", "A", pods=[pod("1", "n1")]))
     assert why.answerable(case(known, rules=rules), known.nodes["n1"]) is trusted
 

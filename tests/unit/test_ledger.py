@@ -81,6 +81,8 @@ def test_a_node_may_be_answered_when_held_or_when_we_wrote_it_within_the_window(
     assert ledger.answerable("n1", "A", 0, WINDOW), "held"
     ledger.pod_gone("p1", 1)
     assert not ledger.answerable("n1", "A", 1, WINDOW), "lingering"
+    assert ledger.answerable("n1", "A", 1, WINDOW, lately=1.0), "held until a moment ago"
+    assert not ledger.answerable("n1", "A", 2, WINDOW, lately=1.0), "held until too long ago"
     acknowledge(ledger, 2, sent=5, value="2")
     assert ledger.answerable("n1", "A", 64, WINDOW), "our own write"
     assert not ledger.answerable("n1", "A", 65, WINDOW), "our own write, too long ago"
