@@ -102,10 +102,11 @@ def for_the_next(case: Case, nodes: Mapping[str, MetaVictims], free: Iterable[Po
     wanted = case.demand.shape.requests
     here: dict[str, int] = {}
     found: list[PodRecord] = []
-    for one in sorted(free, key=lambda each: (each.node, each.uid)):
+    there = (one for one in free if one.node in nodes and not nodes[one.node].violations)
+    for one in sorted(there, key=lambda each: (each.node, each.uid)):
         if len(found) >= need:
             break
-        if one.node not in nodes or nodes[one.node].violations or case.ledger.pool_of(one) != case.demand.pool:
+        if case.ledger.pool_of(one) != case.demand.pool:
             continue
         has = dict(one.shape.requests)
         if any(has.get(name, 0) < amount for name, amount in wanted):

@@ -289,9 +289,10 @@ class Verbs:
         if not reasons:
             raise Unfit("the call names no node")
         reasons |= {name: NO_ROOM for name in tight if reasons.get(name) == UNCLAIMED}
-        for passing in (COMING, UNCLAIMED):
+        # No reason to preempt anybody; nor has a placeholder that claims nothing a claim that would bring it back.
+        for passing in (COMING, UNCLAIMED, *(() if claims(case) else (PROMISED,))):
             if passing in reasons.values():
-                raise Unfit(passing)  # no reason to preempt anybody
+                raise Unfit(passing)
         said = refusal(reasons)
         if hold and HELD_BACK in reasons.values():
             self.hold.refused(case, sent)

@@ -250,6 +250,21 @@ def test_no_placeholder_goes_where_room_was_made_until_an_ateom_came(tmp_path: P
     play(tmp_path, use)
 
 
+def test_a_placeholder_that_claims_nothing_is_told_to_come_back(tmp_path: Path) -> None:
+    """A refused one comes back with the next event, and there may be none; we bring others back by their claim."""
+
+    async def use(rig: Rig) -> None:
+        rig.view.ledger.pool_seen(pool("A", warm=False), 0)
+        rig.show(pod("p1"))
+        await rig.preempt("p1", {"n2": ["ph3"]})
+        rig.show(pod("new", placeholder=True))
+        body = {"Pod": rig.wire("new", placeholder=True), "NodeNames": ["n2"]}
+        answer = await rig.verbs.filter(extender_args(json.dumps(body).encode()))
+        assert answer.error == f"ateplace: {rules.PROMISED}"
+
+    play(tmp_path, use)
+
+
 def test_what_gave_way_is_counted_and_timed_until_its_refill(tmp_path: Path) -> None:
     async def use(rig: Rig) -> None:
         before = sample("placeholder_refill_seconds_count")
