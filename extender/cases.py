@@ -49,7 +49,11 @@ class Cases:
             if record.pool_uid and found.uid != record.pool_uid:
                 raise Unfit(f"the WorkerPool that this pod was made for is gone ({record.pool_uid})")
             pool = ledger.pools.get(found.uid)
-            if pool is None or pool.record is None or pool.record.version < found.version:
+            known = pool.record if pool else None
+            if known is None and found.version <= self._view.pools.version:
+                # The watch has shown it coming and going meanwhile, and will never speak of it again.
+                raise Unfit(f"there is no WorkerPool {record.namespace}/{record.pool} any more")
+            if known is None or known.version < found.version:
                 ledger.pool_seen(found, time.monotonic())  # else the watch was quicker, and knows more
             pool = ledger.pools[found.uid]
         if pool.record is None or pool.record.deleting:

@@ -489,6 +489,26 @@ def test_when_a_hold_is_over_a_node_is_opened_only_if(tmp_path: Path, seen: list
     ask(tmp_path, Api(), use, "n1", "n2")
 
 
+def test_a_pool_that_came_and_went_while_it_was_looked_up_is_not_kept(tmp_path: Path) -> None:
+    """Nobody would ever say that it is gone."""
+
+    async def use(rig: Rig) -> FilterResult:
+        async def gone_by_now(answer: Answer) -> None:
+            rig.view.pools._mirror.version = 9
+            meta = {"name": "a", "namespace": "ns", "uid": "A", "resourceVersion": "5"}
+            await answer.reply(200, {"metadata": meta})
+
+        rig.ledger.pod_gone("p", 1)
+        rig.ledger.pool_gone("A", 1)
+        rig.api.pool = gone_by_now  # type: ignore[method-assign]
+        answer = await rig.filter("n1")
+        assert rig.ledger.pools == {}
+        return answer
+
+    said = ask(tmp_path, Api(), use, "n1")
+    assert said.error == "ateplace: there is no WorkerPool ns/a any more"
+
+
 def test_a_pool_that_the_watch_shows_being_deleted_meanwhile_is_not_believed_alive(tmp_path: Path) -> None:
     async def use(rig: Rig) -> FilterResult:
         async def overtaken_by_the_watch(answer: Answer) -> None:
