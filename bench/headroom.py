@@ -7,9 +7,9 @@
 2. Create to bound of seven ateoms, at once and one after another: with free room, with headroom only (a placeholder
    must go for every one), with neither and an autoscaler that takes 30 s. At once, a full cluster with headroom may
    take three times as long as free room. Beside it what preempting costs the stock scheduler: seven pods of the same
-   size and priority, one after another (at once, it forgets some of them for minutes), with free room and with
-   low-priority pods in their place. One after another, our factor against free room may be 1.25 times that one: then
-   every ateom has a failed attempt before it.
+   size and priority, one after another (at once, it forgets some of them for minutes), with free room and with a
+   Deployment of low-priority pods in their place, as an overprovisioner without us has it. One after another, our
+   factor against free room may be 1.25 times that one: then every ateom has a failed attempt before it.
 3. Bound to a Ready atelet on that node, with warm and with plain headroom; atelet takes 5 s to start. With warm
    headroom it must be 0 s, for every single one.
 """
@@ -46,7 +46,7 @@ WANTED = 3.0
 """How many times as long as with free room a burst at once may take."""
 AUTOSCALER, ATELET = 30.0, 5.0
 """Seconds that a new node takes, and a new atelet."""
-LOW, STOCK = names.PLACEHOLDER_PRIORITY_CLASS, "bench.example/stock"
+LOW, STOCK, VICTIM = names.PLACEHOLDER_PRIORITY_CLASS, "bench.example/stock", "bench.example/victim"
 COLOURS = {
     "ateoms": "#1f77b4",
     "waiting": "#d62728",
@@ -112,28 +112,32 @@ class Bench:
         )
 
     def stock(self, stage: Stage, *, full: bool) -> Burst:
-        """As many pods of the default scheduler, one after another, for each of which one must go when all is full."""
-        path, number = f"/api/v1/namespaces/{stage.namespace}/pods", 0
-        if full:
-            there = self.plane.api.list(path)
-            for node in (each["metadata"]["name"] for each in self.plane.api.list("/api/v1/nodes")):
-                for _ in range(SLOTS - sum(slots(pod) for pod in there if pod["spec"]["nodeName"] == node)):
-                    number += 1
-                    victim = {"nodeName": node, "priorityClassName": LOW}
-                    self.plane.api.post(path, one_slot(f"low-{number}", {}, victim))
-        high = {"priorityClassName": names.ATEOM_PRIORITY_CLASS}
+        """As many pods of the default scheduler, one after another, for each of which one must go when all is full: of
+        a Deployment of pods with our placeholders' priority, which are made anew as ours are."""
+        path = f"/api/v1/namespaces/{stage.namespace}/pods"
+        low = f"/apis/apps/v1/namespaces/{stage.namespace}/deployments"
 
-        def all_bound(count: int) -> bool:
-            query = {"labelSelector": STOCK, "fieldSelector": "spec.nodeName!="}
-            return len(self.plane.api.list(path, **query)) == count
+        def bound_with(label: str) -> int:
+            return len(self.plane.api.list(path, labelSelector=label, fieldSelector="spec.nodeName!="))
+
+        if full:
+            free = SLOTS * len(self.plane.api.list("/api/v1/nodes")) - sum(map(slots, self.plane.api.list(path)))
+            labels = {VICTIM: "low"}
+            template = one_slot("", labels, {"priorityClassName": LOW})
+            spec = {"replicas": free, "selector": {"matchLabels": labels}, "template": template}
+            self.plane.api.post(low, {"metadata": {"name": "low"}, "spec": spec})
+            self.plane.wait(lambda: bound_with(VICTIM) == free, timeout=60, why="a full cluster")
+        high = {"priorityClassName": names.ATEOM_PRIORITY_CLASS}
 
         with Watched(self.plane, path) as pods:
             began = time.perf_counter()
             for made in range(1, BURST + 1):
                 self.plane.api.post(path, one_slot(f"high-{made}", {STOCK: "high"}, high))
-                self.plane.wait(lambda made=made: all_bound(made), timeout=60, why="all bound", every=0.1)  # type: ignore[misc]
+                self.plane.wait(lambda made=made: bound_with(STOCK) == made, timeout=60, why="all bound", every=0.1)  # type: ignore[misc]
             time.sleep(0.5)  # for the last events to arrive here
             created, bound = lives(pods.events(), STOCK)
+        if full:
+            self.plane.api.delete(f"{low}/low")
         return Burst(
             bound=[at - created[uid] for uid, (at, _) in bound.items()],
             served=[0.0],
