@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from ateplace import names
 from ateplace.errors import SettingsError
-from ateplace.resources import quantity
+from ateplace.quantities import quantity
 
 PREFIX = "ATEPLACE_"
 FILE_VARIABLE = "ATEPLACE_SETTINGS"

@@ -31,7 +31,7 @@ from ateplace import names
 from ateplace.kube import Kube
 from ateplace.settings import Cluster
 from bench.recorder import Recorder, Result, api_requests, bindings, cpu_seconds, early, process_with
-from extender.claim import Written
+from extender.claim_writer import Written
 from local import ControlPlane, substrate, webhooks
 from local.api import Object
 from local.scheduling import Scheduling

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ateplace import errors, names
 from ateplace.kube import Kube
-from ateplace.model import Metadata
+from ateplace.kube.objects import Metadata
 from local import ControlPlane
 from local.api import Object
 from local.kubeconfig import connect

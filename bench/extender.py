@@ -24,17 +24,17 @@ from typing import Any, cast
 import uvloop
 
 from ateplace import names
+from ateplace.cluster.feed import View
+from ateplace.cluster.records import AteletTemplate
+from ateplace.cluster.resources import pack
 from ateplace.kube import Kube
-from ateplace.records import AteletTemplate
-from ateplace.resources import pack
-from ateplace.serve import Server, limits
+from ateplace.process.http_server import Server, limits
 from ateplace.settings import Settings
-from ateplace.view import View
 from certs import files
 from certs.authority import Use, Wanted, issue, make_authority
 from certs.source import CertificateSource
 from extender.app import Application
-from extender.verbs import Verbs
+from extender.filter.handler import Verbs
 from tests.unit.cluster import atelet, node, pod, pool
 
 TARGET = 2.0

@@ -6,6 +6,7 @@ import sys
 
 if __name__ == "__main__":
     gc.disable()  # as the command line does
-    runtime, settings = importlib.import_module("ateplace.runtime"), importlib.import_module("ateplace.settings")
+    runtime = importlib.import_module("ateplace.process.runtime")
+    settings = importlib.import_module("ateplace.settings")
     roles = {name: importlib.import_module(f"{name}.app").role for name in ("reconciler", "extender")}
     sys.exit(runtime.run(settings.load(flags=sys.argv[1:]).settings, roles))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import uvloop
 
-from ateplace import log as logs
-from ateplace.serve import Server, limits
+from ateplace.process import logs
+from ateplace.process.http_server import Server, limits
 from ateplace.settings import Settings
 from webhook.app import application
 from webhook.mutate import rules

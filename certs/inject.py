@@ -8,8 +8,8 @@ from msgspec import Struct, field
 
 from ateplace.errors import NotFound
 from ateplace.kube import Kube
-from ateplace.model import Metadata
-from ateplace.watch import Watch
+from ateplace.kube.objects import Metadata
+from ateplace.kube.watch import Watch
 from certs import metrics
 
 PATH: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

@@ -7,7 +7,7 @@ from typing import Final
 
 from cryptography import x509
 
-from ateplace import metrics
+from ateplace.process import metrics
 from certs.authority import life
 
 EXPIRY: Final = metrics.gauge(

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ateplace.errors import CertificateError, Forbidden, NotFound
 from ateplace.kube import Kube
-from ateplace.model import Metadata
+from ateplace.kube.objects import Metadata
 from ateplace.names import SCHEDULER_CERTIFICATE, TRUST_ANNOTATION
 from certs import rotation
 from certs.store import Store

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from ateplace.errors import CertificateError
-from certs import files, metrics, trial
+from certs import context, files, metrics
 from certs.pem import load_certificates
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class CertificateSource:
             raise ValueError("a client's name means nothing without the authority that vouches for it")
         self.directory = directory
         self.name = name
-        self.context = trial.outer(client_ca=client_ca)
+        self.context = context.outer(client_ca=client_ca)
         self.context.sni_callback = self._hand_over
         self._client_ca = client_ca
         self._client_name = client_name
@@ -130,11 +130,11 @@ class CertificateSource:
             digest = material.digest()
             if digest == self._served:
                 return False
-            context = trial.check(material, self._names, client_ca=self._client_ca, now=datetime.now(UTC))
+            checked = context.check(material, self._names, client_ca=self._client_ca, now=datetime.now(UTC))
         except CertificateError as error:
             self._refuse(digest if digest != GONE else str(error), str(error))
             return False
-        self._current, self._served = context, digest
+        self._current, self._served = checked, digest
         self._refused.clear()
         leaf = load_certificates(material.pair.certificate)[0]
         metrics.measure(self.name, leaf)

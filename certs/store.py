@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ateplace.errors import CertificateError, NotFound
 from ateplace.kube import Kube
-from ateplace.model import Metadata
+from ateplace.kube.objects import Metadata
 from certs import files
 from certs.pem import Pair, load_certificates
 

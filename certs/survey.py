@@ -9,8 +9,8 @@ from cryptography import x509
 from ateplace import names
 from ateplace.errors import CertificateError, Forbidden
 from certs import authority, files, rotation
+from certs.catalogue import Entry
 from certs.inject import Configuration, Injector, repair
-from certs.leaves import Entry
 from certs.pem import bundle, fingerprint, issuer_of, load_certificates, load_pair
 from certs.scheduler import Scheduler
 from certs.store import PREVIOUS, Secret, Store

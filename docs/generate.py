@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 import typer
 
-from ateplace import metrics
+from ateplace.process import metrics
 from ateplace.settings import FILE_VARIABLE, PREFIX, Settings
 
 DOCS = Path(__file__).parent
@@ -106,7 +106,7 @@ def metrics_tables() -> str:
 
 
 def cli_page() -> str:
-    cli = importlib.import_module("ateplace.cli")
+    cli = importlib.import_module("ateplace.cli.main")
     cli.mount("")
     root = typer.main.get_command(cli.app)
     lines = [

@@ -10,9 +10,9 @@ from typing import TypeVar
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from ateplace.commands.doctor import examine
-from ateplace.commands.findings import table
-from ateplace.commands.status import look, screen
+from ateplace.cli.doctor.command import examine
+from ateplace.cli.findings import table
+from ateplace.cli.status import look, screen
 from ateplace.kube import Kube
 from ateplace.settings import Settings, load
 from local import ControlPlane, substrate

@@ -16,15 +16,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ateplace import errors, names
-from ateplace.entries import State
-from ateplace.runtime import Runtime
-from ateplace.serve import Server, limits
-from ateplace.view import View
-from certs.leaves import service_names
+from ateplace.cluster.feed import View
+from ateplace.cluster.state import State
+from ateplace.process.http_server import Server, limits
+from ateplace.process.runtime import Runtime
+from certs.catalogue import service_names
 from certs.source import CertificateSource
-from extender import metrics, wire
-from extender.cases import Unfit
-from extender.verbs import Verbs
+from extender import metrics, protocol
+from extender.context import Unfit
+from extender.filter.handler import Verbs
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +38,13 @@ class Application:
 
     def __init__(self, verbs: Verbs) -> None:
         async def filter_(body: bytes) -> bytes:
-            return wire.encode(await verbs.filter(wire.extender_args(body)))
+            return protocol.encode(await verbs.filter(protocol.extender_args(body)))
 
         async def prioritize(body: bytes) -> bytes:
-            return wire.encode(await verbs.prioritize(wire.extender_args(body)))
+            return protocol.encode(await verbs.prioritize(protocol.extender_args(body)))
 
         async def preempt(body: bytes) -> bytes:
-            return wire.encode(await verbs.preempt(wire.preemption_args(body)))
+            return protocol.encode(await verbs.preempt(protocol.preemption_args(body)))
 
         self._verbs: dict[str, Answer] = {"/filter": filter_, "/prioritize": prioritize, "/preempt": preempt}
         self._seconds = {path: metrics.SECONDS_SPENT.labels(path[1:]) for path in self._verbs}
@@ -66,13 +66,13 @@ class Application:
     async def _answer(self, verb: Answer, name: str, body: bytes) -> tuple[int, bytes]:
         try:
             return 200, await verb(body)
-        except wire.BadCall as error:
+        except protocol.BadCall as error:
             metrics.CALLS.labels(name, "bad").inc()
-            return 400, wire.encode(str(error))
+            return 400, protocol.encode(str(error))
         except (Unfit, errors.KubeError, TimeoutError) as error:
             metrics.CALLS.labels(name, "error").inc()
             log.warning("call failed", extra={"verb": name, "reason": str(error)})
-            return 503, wire.encode(str(error))
+            return 503, protocol.encode(str(error))
         except Exception:
             metrics.CALLS.labels(name, "error").inc()
             log.exception("call failed", extra={"verb": name})
@@ -128,7 +128,7 @@ async def role(runtime: Runtime) -> AsyncIterator[None]:
 def _explain(verbs: Verbs, request: Request) -> Response:
     """GET /explain?pod=NAMESPACE/NAME on the health port."""
     pod = request.query_params.get("pod", "")
-    return Response(wire.encode(verbs.ring.of(pod)), media_type="application/json")
+    return Response(protocol.encode(verbs.ring.of(pod)), media_type="application/json")
 
 
 def _in_flight(view: View) -> Response:
@@ -138,7 +138,7 @@ def _in_flight(view: View) -> Response:
         if attempt.node:
             pools = counts.setdefault(attempt.node, {})
             pools[attempt.pool] = pools.get(attempt.pool, 0) + 1
-    return Response(wire.encode(counts), media_type="application/json")
+    return Response(protocol.encode(counts), media_type="application/json")
 
 
 def _observe(view: View) -> None:

@@ -2,9 +2,9 @@
 
 from msgspec import Struct
 
-from ateplace.model import Pod, PodSpec
-from ateplace.records import PodRecord
-from ateplace.resources import Shape
+from ateplace.cluster.records import PodRecord
+from ateplace.cluster.resources import Shape
+from ateplace.kube.objects import Pod, PodSpec
 
 
 class Demand(Struct, frozen=True, gc=False):

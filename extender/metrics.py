@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ateplace import metrics
+from ateplace.process import metrics
 
 SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 

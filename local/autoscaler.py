@@ -15,7 +15,7 @@ from typing import Final
 
 import httpx
 
-from ateplace.resources import amounts
+from ateplace.cluster.resources import amounts
 from local.api import Api, ApiError
 from local.kubeconfig import connect
 from local.scaling import GROUP_LABEL, TAINT, Load, Machine, Since, grow, load, machine, shrink, waiting

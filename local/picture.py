@@ -3,9 +3,9 @@
 import msgspec
 
 from ateplace import names
-from ateplace.commands.drawing import draw
-from ateplace.commands.picture import Picture, changes, compose
-from ateplace.model import Node, Pod, WorkerPool
+from ateplace.cli.snapshot import Picture, changes, compose
+from ateplace.cli.tables import draw
+from ateplace.kube.objects import Node, Pod, WorkerPool
 from local.api import Api
 
 __all__ = ["Picture", "changes", "draw", "take"]

@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
-from ateplace.model import Node, PodSpec
-from ateplace.records import FINISHED
-from ateplace.resources import PODS, amounts, requests
+from ateplace.cluster.records import FINISHED
+from ateplace.cluster.resources import PODS, amounts, requests
+from ateplace.kube.objects import Node, PodSpec
 from local.api import Object
 
 CUTOFF: Final = -10

@@ -18,7 +18,7 @@ import yaml
 
 from ateplace import names
 from certs import authority
-from certs.leaves import service_names
+from certs.catalogue import service_names
 from local.api import Object
 from local.plane import ControlPlane
 

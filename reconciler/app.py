@@ -13,20 +13,20 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from ateplace import names
-from ateplace.entries import Pool
-from ateplace.runtime import Runtime
-from ateplace.view import View
-from certs.keeper import Keeper
+from ateplace.cluster.feed import View
+from ateplace.cluster.state import Pool
+from ateplace.process.runtime import Runtime
+from certs.controller import Keeper
 from reconciler import metrics
-from reconciler.claims import Claims
-from reconciler.compare import Compare, MissedError
+from reconciler.claims.atelet_late import Late
+from reconciler.claims.release import Claims
 from reconciler.events import Events
-from reconciler.headroom import Headroom
-from reconciler.headroom_metrics import Workers
-from reconciler.late import Late
+from reconciler.headroom.controller import Headroom
+from reconciler.headroom.metrics import Workers
 from reconciler.leader import Election
 from reconciler.pools import Pools
-from reconciler.queue import Queue
+from reconciler.resync import Compare, MissedError
+from reconciler.workqueue import Queue
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from ateplace import errors, names
+from ateplace.cluster.records import PoolRecord
 from ateplace.kube import Kube
-from ateplace.records import PoolRecord
 from reconciler import metrics
 
 log = logging.getLogger(__name__)

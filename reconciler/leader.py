@@ -27,8 +27,8 @@ from msgspec import Struct
 from ateplace import errors
 from ateplace.kube import Kube
 from ateplace.kube.backoff import Backoff
-from ateplace.model import Metadata
-from ateplace.watch import Watch
+from ateplace.kube.objects import Metadata
+from ateplace.kube.watch import Watch
 from reconciler import metrics
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ateplace import metrics
+from ateplace.process import metrics
 
 CLAIMS_ADDED: Final = metrics.counter("claims_added_total", "Claims that the reconciler put on nodes.")
 CLAIMS_RELEASED: Final = metrics.counter("claims_released_total", "Claims that the reconciler took off nodes.")

@@ -31,12 +31,12 @@ from typing import Final
 from msgspec import Struct
 
 from ateplace import errors, names
-from ateplace.claiming import MANAGER
-from ateplace.entries import Pool
+from ateplace.cluster.claim_patch import MANAGER
+from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.records import PoolRecord
+from ateplace.cluster.state import Pool
 from ateplace.kube import Kube
-from ateplace.ledger import Ledger
-from ateplace.model import Metadata, OwnerReference
-from ateplace.records import PoolRecord
+from ateplace.kube.objects import Metadata, OwnerReference
 from ateplace.settings import Settings
 from reconciler import metrics
 from reconciler.events import Events, about_pool

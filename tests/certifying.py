@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ateplace import names
 from ateplace.settings import Settings
-from certs.keeper import Keeper
-from certs.leaves import service_names
+from certs.catalogue import service_names
+from certs.controller import Keeper
 from certs.rotation import Phase, phase
 from certs.source import CertificateSource
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from ateplace import names
-from ateplace.model import PodSpec
-from ateplace.resources import CPU, MEMORY, requests, total
+from ateplace.cluster.resources import CPU, MEMORY, requests, total
+from ateplace.kube.objects import PodSpec
 from local import ApiError, ControlPlane
 from local.api import Object
 from local.scheduling import pool_pod

@@ -11,11 +11,11 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from ateplace import errors, names, settings
-from ateplace.runtime import Runtime
-from ateplace.serve import Server, limits
-from certs.leaves import service_names
+from ateplace.process.http_server import Server, limits
+from ateplace.process.runtime import Runtime
+from certs.catalogue import service_names
 from certs.source import CertificateSource
-from webhook import metrics, mutate, review, wire
+from webhook import metrics, mutate, protocol, review
 from webhook.pools import DefaultClasses, Pools
 
 log = logging.getLogger(__name__)
@@ -66,10 +66,10 @@ class Mutate:
         """The answer to whatever has been sent; total. As soon as there is a UID it is a review with that UID."""
         uid = ""
         try:
-            request = wire.decode(body)
+            request = protocol.decode(body)
             uid = request.uid
             return await self._decide(request)
-        except wire.BadReviewError as error:
+        except protocol.BadReviewError as error:
             return malformed(str(error), error.uid)
         except errors.KubeError as error:
             log.warning("cannot look up a WorkerPool", extra={"reason": str(error)})
@@ -80,11 +80,11 @@ class Mutate:
             why = "ateplace failed to handle this pod; its log says why"
             return 200, "errored", review.errored(uid, why, 500)
 
-    async def _decide(self, request: wire.Request) -> Reply:
+    async def _decide(self, request: protocol.Request) -> Reply:
         uid = request.uid
-        if request.kind != wire.POD or request.operation != "CREATE" or request.sub_resource:
+        if request.kind != protocol.POD or request.operation != "CREATE" or request.sub_resource:
             return 200, "skipped", review.allowed(uid)
-        pod = wire.pod(request)
+        pod = protocol.pod(request)
         pool = pod.labels.get(self._rules.pool_label)
         if not pool or pod.is_mirror:
             return 200, "skipped", review.allowed(uid)

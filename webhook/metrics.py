@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ateplace import metrics
+from ateplace.process import metrics
 
 REVIEWS: Final = metrics.counter("webhook_reviews_total", "Admission reviews, by outcome.", ["outcome"])
 SECONDS: Final = metrics.histogram(

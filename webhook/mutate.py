@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from ateplace import names, settings
-from webhook import init, wire
+from webhook import protocol, wait_container
 from webhook.review import Op
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
@@ -51,7 +51,7 @@ def rules(webhook: settings.Webhook, substrate: settings.Substrate) -> Rules:
     return Rules(
         pool_label=substrate.pool_label,
         uid_path="/metadata/labels/" + pointer(names.POOL_UID_LABEL),
-        injection=_injection(init.container(webhook, substrate)),
+        injection=_injection(wait_container.container(webhook, substrate)),
         scheduler=scheduler,
         priority_class=webhook.priority_class,
         priority_policy=webhook.priority_policy,
@@ -73,7 +73,7 @@ def pointer(key: str) -> str:
 
 
 def mutate(
-    pod: wire.Pod, pool_uid: str, rules: Rules, default_classes: Collection[str] = ()
+    pod: protocol.Pod, pool_uid: str, rules: Rules, default_classes: Collection[str] = ()
 ) -> tuple[list[Op], list[str]]:
     """The patch for a pod that has the pool label, and warnings for its creator.
 
@@ -90,7 +90,7 @@ def mutate(
     return ops, warnings
 
 
-def _label(pod: wire.Pod, pool_uid: str, rules: Rules, ops: list[Op], warnings: list[str]) -> None:
+def _label(pod: protocol.Pod, pool_uid: str, rules: Rules, ops: list[Op], warnings: list[str]) -> None:
     found = pod.labels.get(names.POOL_UID_LABEL)
     if found == pool_uid:
         return
@@ -102,7 +102,7 @@ def _label(pod: wire.Pod, pool_uid: str, rules: Rules, ops: list[Op], warnings: 
         ops.append(Op("add", "/metadata/labels", {names.POOL_UID_LABEL: pool_uid}))
 
 
-def _init_container(pod: wire.Pod, rules: Rules, ops: list[Op], warnings: list[str]) -> None:
+def _init_container(pod: protocol.Pod, rules: Rules, ops: list[Op], warnings: list[str]) -> None:
     others = {each.name for each in pod.containers}
     found = pod.init_containers
     ours = rules.injection if names.INIT_CONTAINER not in others else _renamed(rules.injection, others, found)
@@ -110,10 +110,10 @@ def _init_container(pod: wire.Pod, rules: Rules, ops: list[Op], warnings: list[s
         ops.append(ours.alone)
         return
     taken = [index for index, each in enumerate(found) if each.get("name") == ours.container["name"]]
-    if taken == [0] and init.is_ours(found[0], ours.container):
+    if taken == [0] and wait_container.is_ours(found[0], ours.container):
         return
     ops.extend(Op("remove", f"/spec/initContainers/{index}") for index in reversed(taken))
-    if any(not init.is_ours(found[index], ours.container) for index in taken):
+    if any(not wait_container.is_ours(found[index], ours.container) for index in taken):
         warnings.append(f"init container {names.INIT_CONTAINER} was replaced by the one that ateplace ships")
     ops.append(ours.first)
 
@@ -122,13 +122,13 @@ def _renamed(injection: Injection, others: Collection[str], found: Iterable[dict
     """Ours under the next free name, for a pod that has an ordinary container of our name. A name that an init
     container has is free when that is ours, from when we saw this pod before."""
     named = ((name, each) for each in found if isinstance(name := each.get("name"), str))
-    foreign = {name for name, each in named if not init.is_ours(each, {**injection.container, "name": name})}
+    foreign = {name for name, each in named if not wait_container.is_ours(each, {**injection.container, "name": name})}
     taken = foreign.union(others)
     free = (name for number in itertools.count(1) if (name := f"{names.INIT_CONTAINER}-{number}") not in taken)
     return _injection({**injection.container, "name": next(free)})
 
 
-def _priority(pod: wire.Pod, rules: Rules, default_classes: Collection[str], ops: list[Op]) -> None:
+def _priority(pod: protocol.Pod, rules: Rules, default_classes: Collection[str], ops: list[Op]) -> None:
     current = pod.priority_class_name
     if rules.priority_policy == "Never" or current == rules.priority_class:
         return

@@ -16,9 +16,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from ateplace import errors, model, names
-from ateplace.kube import Kube
-from ateplace.watch import Watch
+from ateplace import errors, names
+from ateplace.kube import Kube, objects
+from ateplace.kube.watch import Watch
 from webhook import metrics
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ LOOKS: Final = 16
 
 
 class PriorityClass(Struct, rename="camel"):
-    metadata: model.Metadata
+    metadata: objects.Metadata
     global_default: bool = False
 
 
@@ -46,8 +46,8 @@ class Pools:
         self._stale_after = stale_after
         self._looking: dict[str, asyncio.Task[str | None]] = {}
         self._turns = asyncio.Semaphore(LOOKS)
-        self.watch: Watch[model.WorkerPool, str] = Watch(
-            kube, COLLECTION, model.WorkerPool, lambda pool: pool.metadata.uid, _ignore, name="workerpools"
+        self.watch: Watch[objects.WorkerPool, str] = Watch(
+            kube, COLLECTION, objects.WorkerPool, lambda pool: pool.metadata.uid, _ignore, name="workerpools"
         )
         self._uids = self.watch.store
 
@@ -99,7 +99,7 @@ class Pools:
         outcome = "failed"
         try:
             async with asyncio.timeout(PATIENCE), self._turns:
-                uid = (await self._kube.get(path, model.WorkerPool)).metadata.uid
+                uid = (await self._kube.get(path, objects.WorkerPool)).metadata.uid
             outcome = "found"
         except errors.NotFound:
             outcome = "absent"

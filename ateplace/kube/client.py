@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 import aiohttp
 
 from ateplace import errors
-from ateplace.kube import wire
+from ateplace.kube import codec
 from ateplace.kube.access import Access
 from ateplace.kube.backoff import Backoff
 from ateplace.kube.transport import (
@@ -85,7 +85,7 @@ class Kube:
     ) -> T:
         """One object, as the API server has it now."""
         ask = Ask("GET", path, query)
-        return wire.decode(type_, await self._call(ask, deadline), ask.what)
+        return codec.decode(type_, await self._call(ask, deadline), ask.what)
 
     async def list(
         self, path: str, item: type[T], *, query: Mapping[str, str] | None = None
@@ -97,13 +97,13 @@ class Kube:
         async with contextlib.aclosing(self.pages(path, item, query=query)) as pages:
             async for _, items in pages:
                 for each in items:
-                    if isinstance(each, wire.Unreadable):
-                        raise errors.KubeError(f"GET {path}: cannot read {wire.key(each.object.metadata)}: {each.why}")
+                    if isinstance(each, codec.Unreadable):
+                        raise errors.KubeError(f"GET {path}: cannot read {codec.key(each.object.metadata)}: {each.why}")
                     yield each
 
     async def pages(
         self, path: str, item: type[T], *, query: Mapping[str, str] | None = None
-    ) -> AsyncGenerator[tuple[str, wire.Items[T]], None]:
+    ) -> AsyncGenerator[tuple[str, codec.Items[T]], None]:
         """The same, page by page, each with the whole list's resourceVersion."""
         what = f"GET {path}"
         size = PAGE_ITEMS
@@ -117,7 +117,7 @@ class Kube:
                     raise
                 size //= 2
                 continue
-            meta, items = wire.decode_page(item, body, what)
+            meta, items = codec.decode_page(item, body, what)
             del body
             yield meta.resource_version, items
             token = meta.continue_
@@ -135,8 +135,8 @@ class Kube:
         deadline: float | None = None,
     ) -> T:
         """Change what is there (NotFound when nothing is); `metadata.uid` or `resourceVersion` in it must match."""
-        ask = Ask("PATCH", path, query, wire.encode(body), PATCHES[kind])
-        return wire.decode(type_, await self._call(ask, deadline), ask.what)
+        ask = Ask("PATCH", path, query, codec.encode(body), PATCHES[kind])
+        return codec.decode(type_, await self._call(ask, deadline), ask.what)
 
     async def create(
         self,
@@ -148,8 +148,8 @@ class Kube:
         deadline: float | None = None,
     ) -> T:
         """Conflict (reason AlreadyExists) when there is one of that name."""
-        ask = Ask("POST", path, query, wire.encode(body))
-        return wire.decode(type_, await self._call(ask, deadline), ask.what)
+        ask = Ask("POST", path, query, codec.encode(body))
+        return codec.decode(type_, await self._call(ask, deadline), ask.what)
 
     async def replace(
         self,
@@ -161,8 +161,8 @@ class Kube:
         deadline: float | None = None,
     ) -> T:
         """The whole object; Conflict when its resourceVersion is not the newest."""
-        ask = Ask("PUT", path, query, wire.encode(body))
-        return wire.decode(type_, await self._call(ask, deadline), ask.what)
+        ask = Ask("PUT", path, query, codec.encode(body))
+        return codec.decode(type_, await self._call(ask, deadline), ask.what)
 
     async def delete(
         self,
@@ -183,7 +183,7 @@ class Kube:
             options["gracePeriodSeconds"] = grace
         if propagation is not None:
             options["propagationPolicy"] = propagation
-        await self._call(Ask("DELETE", path, None, wire.encode(options)), deadline)
+        await self._call(Ask("DELETE", path, None, codec.encode(options)), deadline)
 
     @contextlib.asynccontextmanager
     async def stream(

@@ -17,13 +17,13 @@ from typing import Any
 
 from ateplace import names
 from ateplace.errors import ServerError
-from ateplace.guard import Limits
 from ateplace.kube import Kube
-from ateplace.serve import Server
+from ateplace.process.http_connection import Limits
+from ateplace.process.http_server import Server
 from ateplace.settings import Certs, Cluster, Settings
 from certs import files
+from certs.controller import Keeper
 from certs.inject import PATH as CONFIGURATIONS
-from certs.keeper import Keeper
 from certs.pem import fingerprint, load_certificates
 from certs.rotation import Phase
 from certs.source import CertificateSource

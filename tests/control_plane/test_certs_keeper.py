@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ateplace import metrics, names
+from ateplace import names
+from ateplace.cli import certs
 from ateplace.errors import CertificateError, Forbidden
 from ateplace.kube import Kube
+from ateplace.process import metrics
 from ateplace.settings import Certs, Cluster, Settings
-from certs import commands
 from certs.authority import make_authority
-from certs.keeper import Keeper
+from certs.controller import Keeper
 from certs.pem import Pair, fingerprint, issuer_of, load_certificates, load_pair
 from certs.rotation import Phase, phase
 from local import ControlPlane
@@ -114,7 +115,7 @@ def configuration(plane: ControlPlane, namespace: str) -> Iterator[Callable[[], 
 
 def cli(plane: ControlPlane, namespace: str, *arguments: str) -> str:
     flags = [f"--set=cluster.kubeconfig={plane.kubeconfig}", f"--set=cluster.namespace={namespace}"]
-    result = CliRunner().invoke(commands.app, [*arguments, *flags], env={"COLUMNS": "200"})
+    result = CliRunner().invoke(certs.app, [*arguments, *flags], env={"COLUMNS": "200"})
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == 0, result.output

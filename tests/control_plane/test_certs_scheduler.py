@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ateplace import names
-from ateplace.guard import Limits
 from ateplace.kube import Kube
-from ateplace.model import Pod
-from ateplace.serve import Server
+from ateplace.kube.objects import Pod
+from ateplace.process.http_connection import Limits
+from ateplace.process.http_server import Server
 from ateplace.settings import Certs, Cluster, Settings
 from certs import files, rotation
-from certs.keeper import Keeper
+from certs.controller import Keeper
 from certs.rotation import Phase
 from certs.store import Secret, Store
 from local import ControlPlane

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from ateplace import names
-from ateplace.commands.doctor import checks, examine
-from ateplace.commands.findings import Finding
+from ateplace.cli.doctor.command import checks, examine
+from ateplace.cli.findings import Finding
 from ateplace.kube import Kube
 from ateplace.settings import load
 from certs.authority import Use, Wanted, issue, make_authority

@@ -10,7 +10,7 @@ import pytest
 
 from ateplace import names
 from bench.recorder import cpu_seconds
-from extender import rules as why
+from extender import fit as why
 from local import ControlPlane, substrate
 from local.api import Object
 from local.scheduling import Scheduling, pool_pod

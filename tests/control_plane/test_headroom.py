@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from ateplace import names
+from ateplace.cluster.records import PoolRecord
 from ateplace.errors import LocalError
-from ateplace.records import PoolRecord
 from ateplace.settings import Settings
 from local import ControlPlane, substrate
 from local.api import Object
@@ -22,7 +22,7 @@ from local.headroom_scene import experiment, timeline
 from local.pods import Installation
 from local.scene import OVERLAY
 from local.witness import Witness
-from reconciler import placeholder
+from reconciler.headroom import placeholder
 from tests.placing import priority_class
 
 LINGER = 15.0

@@ -13,7 +13,7 @@ from kubernetes.aio.config import incluster_config
 
 from ateplace import errors
 from ateplace.kube import Kube, access, client
-from ateplace.model import Node, Pod
+from ateplace.kube.objects import Node, Pod
 from ateplace.settings import Cluster
 from local import ControlPlane
 

@@ -22,13 +22,13 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from ateplace.records import PoolRecord
+from ateplace.cluster.records import PoolRecord
 from ateplace.settings import Settings
 from local import ApiError, ControlPlane, substrate
 from local.api import Api, Object
 from local.kubeconfig import connect
 from local.pods import Installation
-from reconciler import placeholder
+from reconciler.headroom import placeholder
 from tests.deploying import ACCOUNT, ROLES, SECOND_SCHEDULER, assert_no_difference, of_kind, render
 
 QUICK = {

@@ -46,7 +46,7 @@ FINISH = """
 import asyncio, sys
 from ateplace.kube import Kube
 from ateplace.settings import load
-from certs.keeper import Keeper
+from certs.controller import Keeper
 from certs.rotation import Phase, phase
 
 async def main():

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from ateplace import watch as module
 from ateplace.kube import Kube, client
-from ateplace.model import Metadata
+from ateplace.kube import watch as module
+from ateplace.kube.objects import Metadata
+from ateplace.kube.watch import Watch
 from ateplace.settings import Cluster
-from ateplace.watch import Watch
 from local import ControlPlane
 
 Record = tuple[str, str]

@@ -17,9 +17,9 @@ from local import ApiError, ControlPlane, substrate, webhooks
 from local.api import Object
 from local.webhooks import Webhook
 from tests import placing
-from webhook import init
+from webhook import wait_container
 
-OURS = init.container(WebhookSettings(), Substrate())
+OURS = wait_container.container(WebhookSettings(), Substrate())
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
@@ -77,7 +77,7 @@ def refusal(plane: ControlPlane, namespace: str, body: Object) -> ApiError:
 
 def is_ours(container: Object) -> bool:
     """Whether the API server stored what we asked for, give or take its defaults."""
-    return init.is_ours(container, OURS)
+    return wait_container.is_ours(container, OURS)
 
 
 def test_pods_of_a_pools_deployment_come_out_complete(plane: ControlPlane, seen: str) -> None:

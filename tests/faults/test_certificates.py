@@ -13,8 +13,8 @@ import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from ateplace.guard import Limits
-from ateplace.serve import Server
+from ateplace.process.http_connection import Limits
+from ateplace.process.http_server import Server
 from certs import files
 from certs.authority import Use, Wanted, issue, make_authority
 from certs.pem import Pair

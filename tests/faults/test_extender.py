@@ -185,17 +185,17 @@ def test_39_a_node_whose_annotations_are_near_their_limit_is_refused_in_words(
 
 
 HASTY = """
-from extender import verbs
+from extender.filter import handler
 
-answer = verbs.Verbs._answer
+answer = handler.Verbs._answer
 
 def answer_first(self, case, record, choice, *rest):
     self.claims.ahead([choice.node], case.demand.pool, read=lambda node: False, wary=False)
     return answer(self, case, record, choice, *rest)
 
-verbs.Verbs._answer = answer_first
-verbs.answerable = lambda case, node: True
-verbs.unread = lambda case, node: False
+handler.Verbs._answer = answer_first
+handler.answerable = lambda case, node: True
+handler.unread = lambda case, node: False
 from ateplace.cli import main
 main()
 """

@@ -49,10 +49,10 @@ main()
 """Our program, and a thread that keeps saying how much every container of every object of ours holds."""
 
 BOUNDED = (
-    "ateplace.guard.",  # connections
-    "ateplace.kube.wire.",  # the last message of each watch
-    "ateplace.serve.",
-    "extender.explain.Ring._kept",
+    "ateplace.process.http_connection.",  # connections
+    "ateplace.kube.codec.",  # the last message of each watch
+    "ateplace.process.http_server.",
+    "extender.decision_log.Ring._kept",
     "reconciler.events.Events._budgets",
     "reconciler.events.Events._written",
 )

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from ateplace.ledger import Ledger
-from ateplace.records import AteletRecord, AteletTemplate, NodeRecord, PodRecord, PoolRecord
-from ateplace.resources import Amounts, Shape
+from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.records import AteletRecord, AteletTemplate, NodeRecord, PodRecord, PoolRecord
+from ateplace.cluster.resources import Amounts, Shape
 from extender.demand import Demand
-from extender.rules import Case, Rules
+from extender.fit import Case, Rules
 
 MIB = 1024 * 1024
 CORE = (("cpu", 1000), ("memory", 1024 * MIB))

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from ateplace import names
-from ateplace.model import DaemonSet, Node, Pod, WorkerPool
+from ateplace.kube.objects import DaemonSet, Node, Pod, WorkerPool
 
 
 def pool(name: str = "web", uid: str = "u1", replicas: int = 1, *, deleting: bool = False) -> WorkerPool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import uvloop
 
-from ateplace.serve import Limits, Server
+from ateplace.process.http_server import Limits, Server
 from certs import authority
 
 

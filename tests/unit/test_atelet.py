@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from ateplace.atelet import AFFINITY, SELECTOR, cannot_run
-from ateplace.model import DaemonSet, Node, Pod
-from ateplace.records import atelet_record, atelet_template, node_record
+from ateplace.cluster.atelets import AFFINITY, SELECTOR, cannot_run
+from ateplace.cluster.records import atelet_record, atelet_template, node_record
+from ateplace.kube.objects import DaemonSet, Node, Pod
 from tests.unit.cluster import node
 
 

@@ -15,9 +15,9 @@ import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from ateplace import metrics
-from ateplace.serve import Limits, Server
-from certs import files, trial
+from ateplace.process import metrics
+from ateplace.process.http_server import Limits, Server
+from certs import context, files
 from certs.authority import Use, Wanted, issue, make_authority
 from certs.pem import Pair, load_certificates
 from certs.source import CertificateSource
@@ -260,7 +260,7 @@ def test_what_goes_wrong_in_a_look_ends_nothing(
                 pair = issue(ca, SERVER, now(), 1)
                 write(tmp_path, pair, ca)
                 with monkeypatch.context() as broken:
-                    broken.setattr(trial, "check", fail)
+                    broken.setattr(context, "check", fail)
                     assert not await source.refresh()
                     assert not await source.refresh()
                 if served:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from ateplace import cli
+from ateplace.cli import main as cli
 from tests.unit.exposition import generator
 
 PRINTS_DATA = {"settings", "status", "explain pod", "doctor", "certs bootstrap", "certs show", "certs rotate-ca"}

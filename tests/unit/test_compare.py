@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from ateplace.view import View
-from ateplace.watch import Watch
-from reconciler.compare import Compare, differences
-from reconciler.queue import Queue
+from ateplace.cluster.feed import View
+from ateplace.kube.watch import Watch
+from reconciler.resync import Compare, differences
+from reconciler.workqueue import Queue
 
 Items = dict[str, tuple[int, str]]
 """By key: the object's version and its record."""
@@ -53,8 +53,8 @@ def test_what_is_due_and_in_no_queue_is_missed_once_its_watch_has_been_read_past
     read: int, reason: str | None, counted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then it may be due only because our own write has not come back."""
-    monkeypatch.setattr("reconciler.compare.QUEUE_PATIENCE", 0.01)
-    monkeypatch.setattr("reconciler.compare.SURVEY_POLL", 0.01)
+    monkeypatch.setattr("reconciler.resync.QUEUE_PATIENCE", 0.01)
+    monkeypatch.setattr("reconciler.resync.SURVEY_POLL", 0.01)
 
     class Keys:
         name = "nodes"

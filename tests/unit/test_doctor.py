@@ -8,14 +8,14 @@ import msgspec
 import pytest
 import yaml
 
-from ateplace.commands.checks import atelet as atelet_checks
-from ateplace.commands.checks import claims, configured, priorities, rbac, scheduler, versions, webhook
-from ateplace.commands.checks.look import Deployment, Look
-from ateplace.commands.checks.priorities import PriorityClass
-from ateplace.commands.doctor import checks
-from ateplace.commands.findings import APPLY, Finding, some
-from ateplace.model import Node, Pod
-from ateplace.records import atelet_record, atelet_template, node_record, pod_record, pool_record
+from ateplace.cli.doctor import atelet as atelet_checks
+from ateplace.cli.doctor import claims, configured, priorities, rbac, scheduler, versions, webhook
+from ateplace.cli.doctor.command import checks
+from ateplace.cli.doctor.look import Deployment, Look
+from ateplace.cli.doctor.priorities import PriorityClass
+from ateplace.cli.findings import APPLY, Finding, some
+from ateplace.cluster.records import atelet_record, atelet_template, node_record, pod_record, pool_record
+from ateplace.kube.objects import Node, Pod
 from ateplace.settings import Loaded, Settings, load
 from certs import authority
 from certs.pem import load_certificates

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from ateplace import metrics, names
-from ateplace.records import PodRecord
+from ateplace import names
+from ateplace.cluster.feed import View
+from ateplace.cluster.records import PodRecord
+from ateplace.process import metrics
 from ateplace.settings import Settings
-from ateplace.view import View
-from extender import evictions, rules
-from extender.verbs import Verbs
-from extender.wire import extender_args, preemption_args
+from extender import fit
+from extender.filter.handler import Verbs
+from extender.preempt import evict
+from extender.protocol import extender_args, preemption_args
 from tests.unit.cluster import pod, pool, ready, template
 from tests.unit.kube_server import Answer, Request, Server, connected, kubeconfig, serving, until
 
@@ -223,7 +225,7 @@ def test_the_answer_waits_a_little_for_the_watch_and_not_for_ever(
         for name in rig.ended:
             rig.hide(name)
         assert await asked == {}
-        monkeypatch.setattr(evictions, "SEEN_SECONDS", 0.01)
+        monkeypatch.setattr(evict, "SEEN_SECONDS", 0.01)
         rig.show(pod("p2"))
         rig.show(pod("p3"))
         rig.show(pod("p4"))
@@ -240,10 +242,10 @@ def test_no_placeholder_goes_where_room_was_made_until_an_ateom_came(tmp_path: P
         assert rig.ended == ["ph1", "ph2"]
         for uid in ("new1", "new2"):
             rig.show(pod(uid, placeholder=True))
-            assert await rig.filter(uid, "n1", placeholder=True) == ([], {"n1": rules.PROMISED})
+            assert await rig.filter(uid, "n1", placeholder=True) == ([], {"n1": fit.PROMISED})
         assert (await rig.filter("p1", "n1"))[0] == ["n1"]
         assert (await rig.filter("p1", "n1"))[0] == ["n1"], "the same call again takes no other room"
-        assert await rig.filter("new1", "n1", placeholder=True) == ([], {"n1": rules.PROMISED})
+        assert await rig.filter("new1", "n1", placeholder=True) == ([], {"n1": fit.PROMISED})
         assert (await rig.filter("p2", "n1"))[0] == ["n1"]
         assert (await rig.filter("new1", "n1", placeholder=True))[0] == ["n1"]
 
@@ -260,7 +262,7 @@ def test_a_placeholder_that_claims_nothing_is_told_to_come_back(tmp_path: Path) 
         rig.show(pod("new", placeholder=True))
         body = {"Pod": rig.wire("new", placeholder=True), "NodeNames": ["n2"]}
         answer = await rig.verbs.filter(extender_args(json.dumps(body).encode()))
-        assert answer.error == f"ateplace: {rules.PROMISED}"
+        assert answer.error == f"ateplace: {fit.PROMISED}"
 
     play(tmp_path, use)
 

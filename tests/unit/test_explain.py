@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ateplace.commands.explain import app, explain
-from ateplace.commands.placement import Situation, findings
-from ateplace.commands.replicas import HINT, ask
+from ateplace.cli.explain import app, explain
+from ateplace.cli.pod_checks import Situation, findings
+from ateplace.cli.replicas import HINT, ask
 from ateplace.errors import AteplaceError
 from ateplace.settings import Settings
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving

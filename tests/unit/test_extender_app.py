@@ -4,12 +4,12 @@ import json
 from typing import cast
 
 from ateplace import names
+from ateplace.cluster.feed import View
 from ateplace.kube import Kube
-from ateplace.serve import Limits
+from ateplace.process.http_server import Limits
 from ateplace.settings import Settings
-from ateplace.view import View
 from extender.app import Application
-from extender.verbs import Verbs
+from extender.filter.handler import Verbs
 from tests.unit.sockets import answer, closed, request, serving
 
 LABELS = {names.POOL_LABEL: "web", names.POOL_UID_LABEL: "A"}

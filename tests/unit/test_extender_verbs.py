@@ -11,16 +11,17 @@ import msgspec
 import pytest
 
 from ateplace import names
-from ateplace.entries import CRASH_LOOP
+from ateplace.cluster.feed import View
+from ateplace.cluster.records import PoolRecord
+from ateplace.cluster.state import CRASH_LOOP
 from ateplace.kube import Kube
-from ateplace.records import PoolRecord
 from ateplace.settings import Settings
-from ateplace.view import View
-from extender import filter as filter_
-from extender import metrics, rules, verbs, waiting
+from extender import fit, metrics
 from extender.demand import Demand
-from extender.verbs import GONE, Verbs
-from extender.wire import FilterResult, extender_args, preemption_args
+from extender.filter import choose as filter_
+from extender.filter import handler, retry
+from extender.filter.handler import GONE, Verbs
+from extender.protocol import FilterResult, extender_args, preemption_args
 from tests.unit.cluster import SMALL, atelet, ledger, node, pod, pool, template
 from tests.unit.kube_server import Answer, Request, Server, connected, kubeconfig, serving, until
 
@@ -293,7 +294,7 @@ def test_pods_that_are_refused_again_and_again_are_decided_upon_once(
     def counted(*args: Any) -> str:
         nonlocal looks
         looks += 1
-        return rules.drop(*args)
+        return fit.drop(*args)
 
     monkeypatch.setattr(filter_, "drop", counted)
     names_ = [f"m{number:04d}" for number in range(1000)]
@@ -303,7 +304,7 @@ def test_pods_that_are_refused_again_and_again_are_decided_upon_once(
         for name in names_:
             rig.ledger.node_seen(node(name, deleting=True), 0)
         first = await rig.filter(*names_)
-        assert first.unresolvable == dict.fromkeys(names_, rules.DELETING)
+        assert first.unresolvable == dict.fromkeys(names_, fit.DELETING)
         assert looks <= 2 * len(names_)
         looks = 0
         for number in range(40):
@@ -311,7 +312,7 @@ def test_pods_that_are_refused_again_and_again_are_decided_upon_once(
             rig.ledger.node_seen(node(names_[0], deleting=True, version=number + 2), 1)
             assert (await rig.filter(*reversed(names_))).unresolvable == first.unresolvable
         assert looks == 0
-        assert (await rig.filter(*names_[1:])).unresolvable == dict.fromkeys(names_[1:], rules.DELETING)
+        assert (await rig.filter(*names_[1:])).unresolvable == dict.fromkeys(names_[1:], fit.DELETING)
         rig.ledger.node_seen(node(names_[7], version=99), 1)
         assert (await rig.filter(*names_)).error, "it is tried, and there is no such node"
 
@@ -347,12 +348,12 @@ def test_a_refused_pod_is_brought_back_when_something_changed_that_no_scheduler_
 ) -> None:
     """Atelet is Ready again, its DaemonSet tolerates more, our books were behind the scheduler's: none of these makes
     the scheduler try again. A write to the Node does."""
-    monkeypatch.setattr(waiting, "FIRST", 0.05)
+    monkeypatch.setattr(retry, "FIRST", 0.05)
 
     async def use(rig: Rig) -> None:
         rig.ledger.node_seen(node("n1", "A", version=2), 0)
         rig.ledger.atelet_seen(atelet("n1", ready=False, trouble=CRASH_LOOP), 0)
-        assert (await rig.filter("n1")).unresolvable == {"n1": rules.CRASHING}
+        assert (await rig.filter("n1")).unresolvable == {"n1": fit.CRASHING}
         await asyncio.sleep(0.1)
         assert rig.api.seen == [], "nothing has changed"
         rig.ledger.atelet_gone("atelet-n1", 1)
@@ -365,8 +366,8 @@ def test_a_refused_pod_is_brought_back_when_something_changed_that_no_scheduler_
 
 @pytest.mark.parametrize("why", ["it is gone", "its pool is being deleted", "it claims nothing"])
 def test_nothing_is_written_for_a_refused_pod_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    monkeypatch.setattr(waiting, "FIRST", 0.02)
-    monkeypatch.setattr(waiting, "LAST", 0.02)
+    monkeypatch.setattr(retry, "FIRST", 0.02)
+    monkeypatch.setattr(retry, "LAST", 0.02)
 
     async def use(rig: Rig) -> None:
         labels = LABELS
@@ -375,7 +376,7 @@ def test_nothing_is_written_for_a_refused_pod_when(tmp_path: Path, monkeypatch: 
             rig.ledger.pod_seen(pod("p", placeholder=True), 0)
             labels = {names.PLACEHOLDER_LABEL: "a", names.POOL_UID_LABEL: "A"}
         rig.ledger.node_seen(node("n1", deleting=True), 0)
-        assert (await rig.filter("n1", labels=labels)).unresolvable == {"n1": rules.DELETING}
+        assert (await rig.filter("n1", labels=labels)).unresolvable == {"n1": fit.DELETING}
         if why == "it is gone":
             rig.ledger.pod_gone("p", 1)
         if why == "its pool is being deleted":
@@ -426,7 +427,7 @@ def test_that_more_pods_may_be_on_their_way_does_not_make_us_wary_of_strangers(t
         assert rig.verbs._wary < 0
         return answer
 
-    assert ask(tmp_path, Api(), use, "n1").error == f"ateplace: {rules.COMING}"
+    assert ask(tmp_path, Api(), use, "n1").error == f"ateplace: {fit.COMING}"
 
 
 @pytest.mark.parametrize(("wary", "said"), [(False, ["claimed ahead: n2"]), (True, [])])
@@ -482,7 +483,7 @@ def test_when_a_hold_is_over_a_node_is_opened_only_if(tmp_path: Path, seen: list
     async def use(rig: Rig) -> None:
         for record in seen:
             (rig.ledger.pool_seen if isinstance(record, PoolRecord) else rig.ledger.pod_seen)(record, 1)
-        rig.verbs._open_for(Demand(uid="p", pool="A", shape=SMALL), waiting.Among(["n2"]))
+        rig.verbs._open_for(Demand(uid="p", pool="A", shape=SMALL), retry.Among(["n2"]))
         await rig.verbs.close()
         assert rig.api.seen == (["PATCH"] if opened else [])
 
@@ -552,7 +553,7 @@ def test_among_nodes_that_others_have_filled_each_call_looks_at_other_ones(
 ) -> None:
     """What was read is believed for a minute only, and calls come every ten seconds: the same ones would be looked at
     again and again, and a pod would neither get the node at the end of the list nor be refused, and so preempt."""
-    monkeypatch.setattr(verbs, "LOOKS", 4)
+    monkeypatch.setattr(handler, "LOOKS", 4)
     names_ = [f"m{number:02d}" for number in range(20)]
 
     async def use(rig: Rig) -> FilterResult:
@@ -573,4 +574,4 @@ def test_among_nodes_that_others_have_filled_each_call_looks_at_other_ones(
 
     answer = ask(tmp_path, Api(), use)
     assert answer.node_names == ([names_[-1]] if room else [])
-    assert answer.unresolvable == (None if room else dict.fromkeys(names_, rules.NO_ROOM))
+    assert answer.unresolvable == (None if room else dict.fromkeys(names_, fit.NO_ROOM))

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ateplace.entries import Node, Reading
-from ateplace.ledger import Ledger
-from ateplace.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
-from ateplace.resources import Shape
+from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
+from ateplace.cluster.resources import Shape
+from ateplace.cluster.state import Node, Reading
 from ateplace.settings import Cluster, Reconciler, Settings
-from extender import rules as why
-from extender.filter import _ranked, choose, refusals
-from extender.rules import Case, Rules
-from extender.wire import Names
+from extender import fit as why
+from extender.filter.choose import _ranked, choose, refusals
+from extender.fit import Case, Rules
+from extender.protocol import Names
 from tests.unit.cluster import CORE, MIB, NOTHING, SMALL, atelet, case, ledger, node, pod, pool, ready, template
 
 Seen = NodeRecord | PodRecord | PoolRecord | AteletRecord

@@ -3,9 +3,11 @@
 import pytest
 from prometheus_client import generate_latest
 
-from ateplace import metrics, names
-from ateplace.ledger import Ledger
-from ateplace.model import (
+from ateplace import names
+from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.records import AteletRecord, PodRecord, pod_record
+from ateplace.cluster.resources import shape
+from ateplace.kube.objects import (
     Condition,
     ContainerState,
     ContainerStatus,
@@ -15,12 +17,11 @@ from ateplace.model import (
     PodStatus,
     Terminated,
 )
-from ateplace.records import AteletRecord, PodRecord, pod_record
-from ateplace.resources import shape
+from ateplace.process import metrics
 from ateplace.settings import Headroom
-from reconciler import headroom_metrics
-from reconciler.headroom_metrics import Workers
-from reconciler.quota import Quota, quota
+from reconciler.headroom import metrics as headroom_metrics
+from reconciler.headroom.metrics import Workers
+from reconciler.headroom.size import Quota, quota
 from tests.unit import cluster
 
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 from msgspec import structs
 
 from ateplace import names
-from ateplace.ledger import Ledger
+from ateplace.cluster.feed import View
+from ateplace.cluster.ledger import Ledger
 from ateplace.settings import Settings
-from ateplace.view import View
 from reconciler.events import Events
-from reconciler.headroom import Headroom
-from reconciler.placeholder import MANAGED_BY, OWNER, DeploymentRecord, Mould
+from reconciler.headroom.controller import Headroom
+from reconciler.headroom.placeholder import MANAGED_BY, OWNER, DeploymentRecord, Mould
 from tests.unit import cluster
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ateplace.health import LIMITS, Health
+from ateplace.process.health import LIMITS, Health
 from tests.unit.sockets import Answer, Running, answer, request, serving
 
 

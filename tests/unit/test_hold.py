@@ -2,10 +2,10 @@
 
 import asyncio
 
-from ateplace.ledger import Ledger
+from ateplace.cluster.ledger import Ledger
 from extender.demand import Demand
-from extender.hold import PODS, Hold
-from extender.spread import Names
+from extender.filter.hold import PODS, Hold
+from extender.filter.placeholders import Names
 from tests.unit.cluster import case
 
 

@@ -11,7 +11,7 @@ import pytest
 from ateplace import errors
 from ateplace.kube import Kube, client
 from ateplace.kube.access import Access, _proxy
-from ateplace.model import Node
+from ateplace.kube.objects import Node
 from ateplace.settings import Cluster
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
 from tests.unit.sockets import Tls

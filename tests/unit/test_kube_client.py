@@ -12,7 +12,7 @@ import pytest
 
 from ateplace import errors
 from ateplace.kube import Kube, client, failures
-from ateplace.model import Metadata, Node
+from ateplace.kube.objects import Metadata, Node
 from tests.unit.kube_server import Answer, Handler, Request, Server, connected, kubeconfig, serving, until
 
 NODE = {"metadata": {"name": "n1", "uid": "u1", "resourceVersion": "7"}, "spec": {"podCIDR": "10.0.0.0/24"}}

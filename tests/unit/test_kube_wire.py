@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ateplace.errors import KubeError
-from ateplace.kube import wire
+from ateplace.kube import codec
 from ateplace.kube.failures import Status
-from ateplace.model import Metadata, Node, Pod, WorkerPool
+from ateplace.kube.objects import Metadata, Node, Pod, WorkerPool
 
 META = {"name": "n", "namespace": "ns", "resourceVersion": "5"}
 
@@ -23,7 +23,7 @@ def line(kind: str, what: object) -> bytes:
 @given(st.lists(st.binary(min_size=1).map(lambda b: b.replace(b"\n", b" "))), st.binary(), st.lists(st.integers(1, 9)))
 def test_lines_are_the_same_however_the_bytes_arrive(wanted: list[bytes], rest: bytes, sizes: list[int]) -> None:
     data = b"".join(each + b"\n" for each in wanted) + rest.replace(b"\n", b"")
-    lines = wire.Lines()
+    lines = codec.Lines()
     found: list[bytes] = []
     for size in [*sizes, len(data)]:
         found += lines.feed(data[:size])
@@ -32,7 +32,7 @@ def test_lines_are_the_same_however_the_bytes_arrive(wanted: list[bytes], rest: 
 
 
 def test_a_line_of_three_mebibytes_in_small_chunks_is_one_line() -> None:
-    lines = wire.Lines()
+    lines = codec.Lines()
     for _ in range(3 * 64):
         assert list(lines.feed(b"x" * 16384)) == []
     assert list(lines.feed(b"\n{}\n")) == [b"x" * 3 * 2**20, b"{}"]
@@ -42,7 +42,7 @@ def test_a_line_of_three_mebibytes_in_small_chunks_is_one_line() -> None:
     "chunks", [[b"x" * 11], [b"x" * 6, b"x" * 5], [b"x" * 11 + b"\n"], [b"x" * 6, b"x" * 5 + b"\n"]]
 )
 def test_a_line_over_the_limit_is_refused(chunks: list[bytes]) -> None:
-    lines = wire.Lines(most=10)
+    lines = codec.Lines(most=10)
     with pytest.raises(KubeError, match="more than 10"):
         [found for chunk in chunks for found in lines.feed(chunk)]
 
@@ -50,21 +50,21 @@ def test_a_line_over_the_limit_is_refused(chunks: list[bytes]) -> None:
 @pytest.mark.parametrize(
     ("text", "event"),
     [
-        (line("ADDED", {"metadata": META}), wire.Added(WorkerPool(Metadata("n", "ns", resource_version="5")))),
-        (line("MODIFIED", {"metadata": META}), wire.Modified(WorkerPool(Metadata("n", "ns", resource_version="5")))),
-        (line("DELETED", {"metadata": META}), wire.Deleted(WorkerPool(Metadata("n", "ns", resource_version="5")))),
+        (line("ADDED", {"metadata": META}), codec.Added(WorkerPool(Metadata("n", "ns", resource_version="5")))),
+        (line("MODIFIED", {"metadata": META}), codec.Modified(WorkerPool(Metadata("n", "ns", resource_version="5")))),
+        (line("DELETED", {"metadata": META}), codec.Deleted(WorkerPool(Metadata("n", "ns", resource_version="5")))),
         (
             line("BOOKMARK", {"kind": "WorkerPool", "metadata": {"resourceVersion": "5", "creationTimestamp": None}}),
-            wire.Bookmark(wire.BookmarkObject(wire.BookmarkMetadata("5"))),
+            codec.Bookmark(codec.BookmarkObject(codec.BookmarkMetadata("5"))),
         ),
         (
             line("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}),
-            wire.Failed(Status(410, "too old", "Expired")),
+            codec.Failed(Status(410, "too old", "Expired")),
         ),
     ],
 )
 def test_each_event_becomes_its_struct(text: bytes, event: object) -> None:
-    assert wire.decode_event(WorkerPool, text) == event
+    assert codec.decode_event(WorkerPool, text) == event
 
 
 @pytest.mark.parametrize(
@@ -73,45 +73,45 @@ def test_each_event_becomes_its_struct(text: bytes, event: object) -> None:
 )
 def test_the_bookmark_that_ends_a_list_carries_an_annotation(annotations: dict[str, str] | None, ends: bool) -> None:
     metadata: dict[str, Any] = {"resourceVersion": "5", "annotations": annotations}
-    event = wire.decode_event(Pod, line("BOOKMARK", {"metadata": metadata, "spec": {"containers": None}}))
-    assert isinstance(event, wire.Bookmark) and event.ends_the_list is ends
+    event = codec.decode_event(Pod, line("BOOKMARK", {"metadata": metadata, "spec": {"containers": None}}))
+    assert isinstance(event, codec.Bookmark) and event.ends_the_list is ends
 
 
 def test_an_object_of_another_shape_is_an_event_that_names_it() -> None:
-    event = wire.decode_event(Node, line("MODIFIED", {"metadata": META, "spec": 7}))
-    assert isinstance(event, wire.Unreadable)
-    assert wire.key(event.object.metadata) == "ns/n"
+    event = codec.decode_event(Node, line("MODIFIED", {"metadata": META, "spec": 7}))
+    assert isinstance(event, codec.Unreadable)
+    assert codec.key(event.object.metadata) == "ns/n"
     assert "$.object.spec" in event.why
 
 
 def test_the_deletion_of_such_an_object_is_a_deletion() -> None:
-    event = wire.decode_event(Node, line("DELETED", {"metadata": META, "spec": 7}))
-    assert isinstance(event, wire.Deleted)
+    event = codec.decode_event(Node, line("DELETED", {"metadata": META, "spec": 7}))
+    assert isinstance(event, codec.Deleted)
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b"{}", b"\xff", line("NEWS", {"metadata": META}), line("ADDED", {})])
 def test_what_is_no_event_is_an_error(text: bytes) -> None:
     with pytest.raises(KubeError) as caught:
-        wire.decode_event(Node, text)
+        codec.decode_event(Node, text)
     assert isinstance(caught.value.__cause__, msgspec.DecodeError)
 
 
 @pytest.mark.parametrize("text", [b"", b"\x1f\x8b", b"[]", b'{"metadata":'])
 def test_what_is_no_page_is_an_error(text: bytes) -> None:
     with pytest.raises(KubeError, match="GET /"):
-        wire.decode_page(Node, text, "GET /")
+        codec.decode_page(Node, text, "GET /")
 
 
 def test_an_item_of_another_shape_does_not_hide_the_others_of_its_page() -> None:
     items = [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}, "spec": []}, {"metadata": {"name": "c"}}]
     body = json.dumps({"metadata": {"resourceVersion": "9", "continue": "x"}, "items": items}).encode()
-    meta, found = wire.decode_page(Node, body, "GET /")
+    meta, found = codec.decode_page(Node, body, "GET /")
     assert (meta.resource_version, meta.continue_) == ("9", "x")
     assert [
-        (type(item), (item.object if isinstance(item, wire.Unreadable) else item).metadata.name) for item in found
+        (type(item), (item.object if isinstance(item, codec.Unreadable) else item).metadata.name) for item in found
     ] == [
         (Node, "a"),
-        (wire.Unreadable, "b"),
+        (codec.Unreadable, "b"),
         (Node, "c"),
     ]
 
@@ -119,8 +119,8 @@ def test_an_item_of_another_shape_does_not_hide_the_others_of_its_page() -> None
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "²", "0x1", " 1"])
 def test_a_version_that_is_no_number_is_an_error(text: str) -> None:
     with pytest.raises(KubeError, match="resourceVersion"):
-        wire.version(text)
+        codec.version(text)
 
 
 def test_versions_compare_as_numbers() -> None:
-    assert wire.version("10") > wire.version("9")
+    assert codec.version("10") > codec.version("9")

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import structs
 
-from ateplace.entries import Reading, State, Warmth
-from ateplace.ledger import EXPIRY, UNSEEN, Ledger
-from ateplace.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
-from ateplace.resources import MEMORY, Shape
+from ateplace.cluster.ledger import EXPIRY, UNSEEN, Ledger
+from ateplace.cluster.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
+from ateplace.cluster.resources import MEMORY, Shape
+from ateplace.cluster.state import Reading, State, Warmth
 from tests.unit import cluster
 
 SMALL = Shape((("cpu", 100),), (("cpu", 100), ("memory", 200)))

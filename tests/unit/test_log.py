@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ateplace import log as logs
+from ateplace.process import logs
 from ateplace.settings import Log
 
 

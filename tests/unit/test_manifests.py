@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ateplace import metrics, names
+from ateplace import names
+from ateplace.process import metrics
 from ateplace.settings import Settings, load
 from local import versions
 from local.api import Object
@@ -18,11 +19,11 @@ DOCS = DEPLOY.parent / "docs"
 EVERY = {"base": BASE, **OVERLAYS}
 SETTINGS = Settings()
 METRICS = (
-    "ateplace.health",
-    "ateplace.serve",
+    "ateplace.process.health",
+    "ateplace.process.http_server",
     "certs.metrics",
     "extender.metrics",
-    "reconciler.headroom_metrics",
+    "reconciler.headroom.metrics",
     "reconciler.metrics",
     "webhook.metrics",
 )

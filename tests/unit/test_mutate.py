@@ -9,10 +9,10 @@ import pytest
 from ateplace import names
 from ateplace.settings import BUSYBOX, Substrate, Webhook
 from tests.unit.reviews import POOL_UID, FixedPools, applied, patch, pod, review, rules
-from webhook import init
+from webhook import wait_container
 from webhook.app import Mutate
 
-OURS = init.container(Webhook(), Substrate())
+OURS = wait_container.container(Webhook(), Substrate())
 
 
 def ask(
@@ -47,7 +47,7 @@ def test_our_own_output_as_the_api_server_completes_it_gets_an_empty_patch() -> 
     once["spec"] |= {"priority": 1000, "preemptionPolicy": "PreemptLowerPriority"}
     once["spec"]["initContainers"][0] |= {
         "terminationMessagePath": "/dev/termination-log",
-        "volumeMounts": [{"name": "kube-api-access-x", "mountPath": init.TOKEN_PATH, "readOnly": True}],
+        "volumeMounts": [{"name": "kube-api-access-x", "mountPath": wait_container.TOKEN_PATH, "readOnly": True}],
     }
     assert patch(ask(once)) == []
 

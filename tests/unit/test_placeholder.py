@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from ateplace import names
-from ateplace.records import PoolRecord
+from ateplace.cluster.records import PoolRecord
 from ateplace.settings import PAUSE, Headroom, Settings, Webhook
 from local import substrate
-from reconciler.placeholder import (
+from reconciler.headroom.placeholder import (
     Deployment,
     DeploymentRecord,
     Mould,

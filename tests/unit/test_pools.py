@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ateplace import metrics, names
-from ateplace.ledger import Ledger
+from ateplace import names
+from ateplace.cluster.ledger import Ledger
+from ateplace.process import metrics
 from ateplace.settings import Settings
 from reconciler.events import Events
 from reconciler.pools import Pools

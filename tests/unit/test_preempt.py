@@ -2,12 +2,12 @@
 
 import pytest
 
-from ateplace.entries import Reading
-from ateplace.resources import Amounts, Shape
-from extender import preempt
-from extender import rules as why
-from extender.rules import Rules
-from extender.wire import MetaPod, MetaVictims
+from ateplace.cluster.resources import Amounts, Shape
+from ateplace.cluster.state import Reading
+from extender import fit as why
+from extender.fit import Rules
+from extender.preempt import decide
+from extender.protocol import MetaPod, MetaVictims
 from tests.unit.cluster import NOTHING, SMALL, atelet, case, ledger, node, pod, ready, template
 
 
@@ -35,7 +35,7 @@ KNOWN = ledger(
             {"warm": victims("ph1", "ph2"), "warm2": victims("ph3"), "cold": victims("ph4")},
             True,
             ["warm", "warm2"],
-            {"cold": preempt.COLDER},
+            {"cold": decide.COLDER},
             id="warm nodes before cold ones",
         ),
         pytest.param({"cold": victims("ph4")}, False, ["cold"], {}, id="a cold one when there is no other"),
@@ -43,14 +43,14 @@ KNOWN = ledger(
             {"warm": victims("ph1"), "mixed": victims("ateom"), "cold": victims("stranger")},
             True,
             ["warm"],
-            {"mixed": preempt.WORSE, "cold": preempt.WORSE},
+            {"mixed": decide.WORSE, "cold": decide.WORSE},
             id="only placeholders where those alone make room",
         ),
         pytest.param(
             {"mixed": victims("ph5", "ateom"), "cold": victims("stranger")},
             False,
             [],
-            {"mixed": preempt.STRANGERS, "cold": preempt.STRANGERS},
+            {"mixed": decide.STRANGERS, "cold": decide.STRANGERS},
             id="never a stranger unless allowed",
         ),
         pytest.param(
@@ -66,14 +66,14 @@ KNOWN = ledger(
             {"warm": victims("ph3"), "warm2": victims("ph3")},
             True,
             ["warm2"],
-            {"warm": preempt.ELSEWHERE},
+            {"warm": decide.ELSEWHERE},
             id="a victim that is not on that node",
         ),
         pytest.param(
             {"warm": None, "warm2": victims(), "cold": victims("ph4")},
             True,
             ["cold"],
-            {"warm": preempt.NOBODY, "warm2": preempt.NOBODY},
+            {"warm": decide.NOBODY, "warm2": decide.NOBODY},
             id="no victims named",
         ),
     ],
@@ -81,7 +81,7 @@ KNOWN = ledger(
 def test_what_may_be_preempted(
     asked: dict[str, MetaVictims | None], others: bool, kept: list[str], dropped: dict[str, str]
 ) -> None:
-    verdict = preempt.decide(case(KNOWN), asked, others=others)
+    verdict = decide.decide(case(KNOWN), asked, others=others)
     assert (sorted(verdict.keep), verdict.dropped) == (kept, dropped)
     assert all(verdict.keep[name] is asked[name] for name in kept), "victims are never changed"
 
@@ -91,7 +91,7 @@ def test_what_may_be_preempted(
     [
         pytest.param(["large"], {}, id="what it takes is given back"),
         pytest.param(["small"], {"cold": why.NO_ROOM}, id="too little is given back"),
-        pytest.param(["large", "nobody"], {"cold": preempt.ELSEWHERE}, id="a UID that was not read there"),
+        pytest.param(["large", "nobody"], {"cold": decide.ELSEWHERE}, id="a UID that was not read there"),
     ],
 )
 @pytest.mark.parametrize("placeholder", [False, True])
@@ -104,7 +104,7 @@ def test_a_stranger_gives_back_what_was_read_of_it(
     each: dict[str, Amounts] = {"large": (("cpu", 2000),), "small": (("cpu", 700),), "other": (("cpu", 1000),)}
     known.read("cold", "cold-uid", Reading((("cpu", 3700),), 3, frozenset(), 0.0, each))
     tight = case(known, atelet_template=template(cpu=500))
-    verdict = preempt.decide(tight, {"cold": victims(*asked)}, others=True)
+    verdict = decide.decide(tight, {"cold": victims(*asked)}, others=True)
     assert verdict.dropped == dropped and bool(verdict.keep) is not bool(dropped)
 
 
@@ -112,8 +112,8 @@ def test_room_that_would_not_do_beside_atelet_is_not_made() -> None:
     known = ledger(node("cold", cpu=2000), pod("ph", "cold", placeholder=True))
     known.read("cold", "cold-uid", Reading((("cpu", 1000),), 3, frozenset(), 0.0))
     tight = case(known, atelet_template=template(cpu=100))
-    assert preempt.decide(tight, {"cold": victims("ph")}, others=False).dropped == {"cold": why.NO_ROOM}
-    assert preempt.decide(case(known), {"cold": victims("ph")}, others=False).keep
+    assert decide.decide(tight, {"cold": victims("ph")}, others=False).dropped == {"cold": why.NO_ROOM}
+    assert decide.decide(case(known), {"cold": victims("ph")}, others=False).keep
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_ateoms_that_go_count_no_longer(shape: Shape, rules: Rules) -> None:
     known = ledger(*ready("n1", "A", pods=[pod("1", "n1", shape=shape), pod("2", "n1", shape=shape)]))
     known.node_seen(node("n1", "A", version=2, cpu=2000 if shape is SMALL else 200), 0)
     crowded = case(known, shape=shape, rules=rules)
-    assert preempt.decide(crowded, {"n1": victims("1")}, others=True).dropped == {}
+    assert decide.decide(crowded, {"n1": victims("1")}, others=True).dropped == {}
     placeholder = ledger(*ready("n1", "A", pods=[pod("1", "n1"), pod("2", "n1"), pod("3", "n1", placeholder=True)]))
     capped = case(placeholder, rules=Rules(ateoms_per_node=2))
-    assert preempt.decide(capped, {"n1": victims("3")}, others=True).dropped == {"n1": why.CROWDED}
+    assert decide.decide(capped, {"n1": victims("3")}, others=True).dropped == {"n1": why.CROWDED}
 
 
 def test_room_for_the_next_is_made_with_the_pools_own_large_enough_ones_and_within_the_cap() -> None:
@@ -148,7 +148,7 @@ def test_room_for_the_next_is_made_with_the_pools_own_large_enough_ones_and_with
 
     def chosen(need: int, most: int = 0) -> list[str]:
         asked = case(known, rules=Rules(ateoms_per_node=most))
-        return [one.uid for one in preempt.for_the_next(asked, nodes, placeholders[1:], need)]
+        return [one.uid for one in decide.for_the_next(asked, nodes, placeholders[1:], need)]
 
     assert (chosen(0), chosen(2), chosen(9)) == ([], ["ph1", "ph2"], ["ph1", "ph2", "ph3"])
     assert chosen(9, most=4) == ["ph1", "ph2"], "one is there, and one is for the pod that asks"

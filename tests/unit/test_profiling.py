@@ -20,7 +20,7 @@ from tests.unit.kube_server import kubeconfig
 BUSY = """
 import asyncio, sys
 import uvloop
-from ateplace import profiling
+from ateplace.process import debug
 
 KEPT = []
 
@@ -35,7 +35,7 @@ async def work():
         await asyncio.sleep(0)
 
 async def main():
-    server = profiling.server(0)
+    server = debug.server(0)
     await server.start()
     print(server.port, flush=True)
     task = asyncio.create_task(work(), name="the worker")
@@ -101,7 +101,8 @@ def run(settings: str) -> str:
     """A process without roles, for as long as it takes to look at its debug port."""
     return f"""
 import sys
-from ateplace import runtime, settings
+from ateplace import settings
+from ateplace.process import runtime
 sys.exit(runtime.run(settings.load({{}}, {settings}).settings, {{}}))
 """
 

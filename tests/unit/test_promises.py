@@ -1,9 +1,9 @@
 """One node per answer to preempt, and no victim for two pods."""
 
-from ateplace.ledger import Ledger
-from extender.promises import MOST, SECONDS, Promises
-from extender.rules import Case
-from extender.wire import MetaPod, MetaVictims
+from ateplace.cluster.ledger import Ledger
+from extender.fit import Case
+from extender.preempt.victims import MOST, SECONDS, Promises
+from extender.protocol import MetaPod, MetaVictims
 from tests.unit.cluster import case, ledger, pod, ready
 
 

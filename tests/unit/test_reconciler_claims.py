@@ -9,10 +9,10 @@ import pytest
 from msgspec import structs
 
 from ateplace import names
-from ateplace.records import NodeRecord
+from ateplace.cluster.feed import View
+from ateplace.cluster.records import NodeRecord
 from ateplace.settings import Settings
-from ateplace.view import View
-from reconciler.claims import LOOK_AGAIN, Claims
+from reconciler.claims.release import LOOK_AGAIN, Claims
 from reconciler.events import About, Events
 from tests.unit import cluster
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving

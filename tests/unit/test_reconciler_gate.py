@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from ateplace import names
+from ateplace.cli.migrate import Migration
+from ateplace.cli.uninstall import Removal
+from ateplace.cluster.atelet_gate import HASH, STRATEGY_NOTE, Gate
 from ateplace.errors import AteplaceError
 from ateplace.kube import Kube
 from ateplace.settings import Settings
-from reconciler.gate import HASH, STRATEGY_NOTE, Gate
-from reconciler.migrate import Migration
-from reconciler.uninstall import Removal
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
 
 ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ateplace import metrics
 from ateplace.errors import Forbidden
+from ateplace.process import metrics
 from ateplace.settings import Reconciler, Settings
+from reconciler.claims.atelet_late import SAY_AGAIN, Late
 from reconciler.events import About, Events
-from reconciler.late import SAY_AGAIN, Late
 from tests.unit import cluster
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
 

@@ -4,10 +4,10 @@ import pytest
 from msgspec import structs
 
 from ateplace import names
-from ateplace.ledger import Ledger
-from ateplace.records import NodeRecord, PodRecord, PoolRecord
+from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.records import NodeRecord, PodRecord, PoolRecord
 from ateplace.settings import Reconciler
-from reconciler.plan import ANNOTATION_BYTES, UNBOUND_LOOK, Plan, Release, decide, readable
+from reconciler.claims.plan import ANNOTATION_BYTES, UNBOUND_LOOK, Plan, Release, decide, readable
 from reconciler.pools import Stage, awaited
 from tests.unit import cluster
 from tests.unit.cluster import ledger

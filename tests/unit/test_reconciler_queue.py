@@ -10,7 +10,7 @@ from ateplace import errors
 from ateplace.kube import Kube
 from reconciler.events import WAITING, Budget, Events, about_node
 from reconciler.metrics import EVENTS_DROPPED
-from reconciler.queue import Queue
+from reconciler.workqueue import Queue
 
 
 async def during(queue: Queue, *everything: str, do: Callable[[], Awaitable[object]]) -> None:

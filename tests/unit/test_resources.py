@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
-from ateplace.model import PodSpec
-from ateplace.resources import host_ports, quantity, requests, shape
+from ateplace.cluster.resources import host_ports, requests, shape
+from ateplace.kube.objects import PodSpec
+from ateplace.quantities import quantity
 
 MIB = 1024 * 1024
 

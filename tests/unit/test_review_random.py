@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from ateplace import names
 from ateplace.settings import Substrate, Webhook
 from tests.unit.reviews import POOL_UID, UID, FixedPools, applied, patch, pod, review, rules
-from webhook import init
+from webhook import wait_container
 from webhook.app import OUTCOMES, Mutate
 
-OURS = init.container(Webhook(), Substrate())
+OURS = wait_container.container(Webhook(), Substrate())
 HANDLERS = [
     Mutate(rules(priority_policy=policy, scheduler_name=scheduler), FixedPools(), ("usual",))
     for policy in ("IfUnset", "Always", "Never")

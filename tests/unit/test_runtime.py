@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ateplace.runtime import Role, Runtime, run
+from ateplace.process.runtime import Role, Runtime, run
 from ateplace.settings import Cluster, Serve, Settings
 
 
@@ -138,7 +138,7 @@ def test_a_second_signal_ends_the_process_at_once(settings: Settings, tmp_path: 
     program = tmp_path / "stubborn.py"
     program.write_text(
         "import asyncio, contextlib, sys\n"
-        "from ateplace.runtime import run\n"
+        "from ateplace.process.runtime import run\n"
         "from ateplace.settings import Cluster, Serve, Settings\n"
         "@contextlib.asynccontextmanager\n"
         "async def stubborn(runtime):\n"

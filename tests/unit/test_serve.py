@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ateplace import metrics
-from ateplace.guard import LINGER
-from ateplace.serve import Limits, Server
+from ateplace.process import metrics
+from ateplace.process.http_connection import LINGER
+from ateplace.process.http_server import Limits, Server
 from tests.unit.sockets import Running, Tls, answer, closed, loop_thread, request, serving, until
 
 LIMITS = Limits(body_bytes=100_000, request_deadline=20, max_connections=8)

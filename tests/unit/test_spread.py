@@ -2,9 +2,9 @@
 
 import pytest
 
-from ateplace.ledger import Ledger
-from extender.filter import choose
-from extender.rules import answerable
+from ateplace.cluster.ledger import Ledger
+from extender.filter.choose import choose
+from extender.fit import answerable
 from tests.unit.cluster import SMALL, atelet, case, ledger, node, pod, pool, ready
 
 

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from ateplace.commands.drawing import draw
-from ateplace.commands.picture import as_data, changes, compose
-from ateplace.commands.status import Deployment, attempt
+from ateplace.cli.snapshot import as_data, changes, compose
+from ateplace.cli.status import Deployment, attempt
+from ateplace.cli.tables import draw
 from ateplace.errors import KubeError
 from tests.unit.objects import atelet, node, pod, pool
 

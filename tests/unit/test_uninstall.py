@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from ateplace import names
-from ateplace.model import Pod
+from ateplace.cli.uninstall import Removal, gated
+from ateplace.kube.objects import Pod
 from ateplace.settings import Settings
-from reconciler.uninstall import Removal, gated
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
 
 

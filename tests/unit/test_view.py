@@ -6,12 +6,12 @@ from typing import cast
 import msgspec
 import pytest
 
-from ateplace.entries import State
+from ateplace.cluster.feed import View
+from ateplace.cluster.records import atelet_template, node_record
+from ateplace.cluster.state import State
 from ateplace.kube import Kube
-from ateplace.model import DaemonSet, Node
-from ateplace.records import atelet_template, node_record
+from ateplace.kube.objects import DaemonSet, Node
 from ateplace.settings import Settings
-from ateplace.view import View
 from tests.unit.cluster import atelet, node, pod, pool
 
 

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from extender import waiting
 from extender.demand import Demand
-from extender.spread import Names
-from extender.waiting import MOST, Among, Waiting
+from extender.filter import retry
+from extender.filter.placeholders import Names
+from extender.filter.retry import MOST, Among, Waiting
 from tests.unit.cluster import SMALL
 from tests.unit.kube_server import until
 
@@ -19,7 +19,7 @@ def demand(uid: str, pool: str = "A") -> Demand:
 def test_the_last_one_refused_stands_for_all_that_want_the_same_until_it_would_be_placed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiting, "FIRST", 0.01)
+    monkeypatch.setattr(retry, "FIRST", 0.01)
     looks: list[str] = []
 
     def wake(wanted: Demand, names: Names) -> bool:
@@ -56,7 +56,7 @@ def test_looks_become_rare_and_a_refusal_makes_the_next_one_soon() -> None:
 
 
 def test_nobody_who_waits_no_longer_is_looked_at_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "FIRST", 0.01)
+    monkeypatch.setattr(retry, "FIRST", 0.01)
     looks: list[str] = []
 
     def wake(wanted: Demand, _: Names) -> bool:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from ateplace import watch as module
 from ateplace.kube import Kube
+from ateplace.kube import watch as module
 from ateplace.kube.backoff import Backoff
-from ateplace.model import Pod
+from ateplace.kube.objects import Pod
+from ateplace.kube.watch import Watch
 from ateplace.settings import Cluster
-from ateplace.watch import Watch
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving, until
 
 PATH = "/api/v1/pods"

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ateplace import errors
-from ateplace.kube import wire
+from ateplace.kube import codec
 from ateplace.kube.failures import Status
-from ateplace.mirror import Mirror, NoStreamingListError
-from ateplace.model import Metadata, WorkerPool, WorkerPoolSpec
+from ateplace.kube.objects import Metadata, WorkerPool, WorkerPoolSpec
+from ateplace.kube.store import Mirror, NoStreamingListError
 
 Record = tuple[str, int]
 
@@ -26,13 +26,13 @@ def record(each: WorkerPool) -> Record | None:
     return (each.metadata.uid, each.spec.replicas) if each.spec.replicas else None
 
 
-def bookmark(version: int, *, end: bool = False) -> wire.Bookmark:
-    annotations = {wire.INITIAL_EVENTS_END: "true"} if end else None
-    return wire.Bookmark(wire.BookmarkObject(wire.BookmarkMetadata(str(version), annotations)))
+def bookmark(version: int, *, end: bool = False) -> codec.Bookmark:
+    annotations = {codec.INITIAL_EVENTS_END: "true"} if end else None
+    return codec.Bookmark(codec.BookmarkObject(codec.BookmarkMetadata(str(version), annotations)))
 
 
-def unreadable(name: str, version: int) -> wire.Unreadable:
-    return wire.Unreadable(wire.Bare(Metadata(name, "ns", "u", str(version))), "why")
+def unreadable(name: str, version: int) -> codec.Unreadable:
+    return codec.Unreadable(codec.Bare(Metadata(name, "ns", "u", str(version))), "why")
 
 
 def live(*pools: WorkerPool, version: int = 10) -> Mirror[WorkerPool, Record]:
@@ -46,16 +46,16 @@ def live(*pools: WorkerPool, version: int = 10) -> Mirror[WorkerPool, Record]:
 @pytest.mark.parametrize(
     ("event", "changes", "version"),
     [
-        (wire.Added(pool("b", 11)), [("ns/b", None, ("u", 1))], 11),
-        (wire.Modified(pool("a", 11, replicas=2)), [("ns/a", ("u", 1), ("u", 2))], 11),
-        (wire.Modified(pool("a", 11)), [], 11),
-        (wire.Modified(pool("a", 11, replicas=0)), [("ns/a", ("u", 1), None)], 11),
-        (wire.Added(pool("b", 11, replicas=0)), [], 11),
-        (wire.Deleted(pool("a", 11)), [("ns/a", ("u", 1), None)], 11),
-        (wire.Deleted(pool("b", 11)), [], 11),
-        (wire.Added(pool("a", 11, uid="v")), [("ns/a", ("u", 1), ("v", 1))], 11),
-        (wire.Modified(pool("a", 9, replicas=2)), [], 10),
-        (wire.Deleted(pool("a", 9)), [], 10),
+        (codec.Added(pool("b", 11)), [("ns/b", None, ("u", 1))], 11),
+        (codec.Modified(pool("a", 11, replicas=2)), [("ns/a", ("u", 1), ("u", 2))], 11),
+        (codec.Modified(pool("a", 11)), [], 11),
+        (codec.Modified(pool("a", 11, replicas=0)), [("ns/a", ("u", 1), None)], 11),
+        (codec.Added(pool("b", 11, replicas=0)), [], 11),
+        (codec.Deleted(pool("a", 11)), [("ns/a", ("u", 1), None)], 11),
+        (codec.Deleted(pool("b", 11)), [], 11),
+        (codec.Added(pool("a", 11, uid="v")), [("ns/a", ("u", 1), ("v", 1))], 11),
+        (codec.Modified(pool("a", 9, replicas=2)), [], 10),
+        (codec.Deleted(pool("a", 9)), [], 10),
         (unreadable("a", 11), [("ns/a", ("u", 1), None)], 11),
         (bookmark(12), [], 12),
     ],
@@ -104,12 +104,12 @@ def test_events_between_a_streaming_lists_items_and_its_end_belong_to_it() -> No
     mirror = live(pool("a", 5))
     mirror.begin()
     for event in (
-        wire.Added(pool("a", 5)),
-        wire.Added(pool("b", 6)),
-        wire.Modified(pool("b", 12, replicas=2)),
-        wire.Deleted(pool("a", 13)),
+        codec.Added(pool("a", 5)),
+        codec.Added(pool("b", 6)),
+        codec.Modified(pool("b", 12, replicas=2)),
+        codec.Deleted(pool("a", 13)),
         unreadable("b", 14),
-        wire.Modified(pool("b", 15, replicas=4)),
+        codec.Modified(pool("b", 15, replicas=4)),
     ):
         assert mirror.feed(event) == []
     assert mirror.feed(bookmark(15, end=True)) == [("ns/a", ("u", 1), None), ("ns/b", None, ("u", 4))]
@@ -118,7 +118,7 @@ def test_events_between_a_streaming_lists_items_and_its_end_belong_to_it() -> No
 def test_a_list_that_breaks_off_leaves_no_trace() -> None:
     mirror = live(pool("a", 5))
     mirror.begin()
-    mirror.feed(wire.Added(pool("b", 6)))
+    mirror.feed(codec.Added(pool("b", 6)))
     mirror.begin()
     mirror.page([pool("a", 5)])
     assert mirror.end(11) == []
@@ -128,11 +128,11 @@ def test_a_list_that_breaks_off_leaves_no_trace() -> None:
 @pytest.mark.parametrize(
     ("listing", "event", "error"),
     [
-        (True, wire.Failed(Status(500, "RequestWatchProgress is disabled")), NoStreamingListError),
+        (True, codec.Failed(Status(500, "RequestWatchProgress is disabled")), NoStreamingListError),
         (True, bookmark(11), NoStreamingListError),
-        (False, wire.Failed(Status(410, "too old", "Expired")), errors.Gone),
-        (False, wire.Failed(Status(500, "boom")), errors.ServerError),
-        (False, wire.Failed(Status(429, "slow")), errors.TooManyRequests),
+        (False, codec.Failed(Status(410, "too old", "Expired")), errors.Gone),
+        (False, codec.Failed(Status(500, "boom")), errors.ServerError),
+        (False, codec.Failed(Status(429, "slow")), errors.TooManyRequests),
         (False, bookmark(9), errors.Gone),
     ],
     ids=["not offered", "not implemented", "expired", "failed", "busy", "history went back"],
@@ -149,9 +149,9 @@ def test_what_ends_a_watch_says_how_to_go_on(listing: bool, event: Any, error: t
 def test_an_error_in_the_middle_of_a_streaming_list_is_that_error() -> None:
     mirror = Mirror(record)
     mirror.begin()
-    mirror.feed(wire.Added(pool("a", 5)))
+    mirror.feed(codec.Added(pool("a", 5)))
     with pytest.raises(errors.Gone):
-        mirror.feed(wire.Failed(Status(410, "too old")))
+        mirror.feed(codec.Failed(Status(410, "too old")))
 
 
 def test_a_list_is_believed_even_when_history_went_back() -> None:
@@ -194,14 +194,14 @@ class World(RuleBasedStateMachine):
         old = self.now.get(name)
         uid = old.metadata.uid if old else f"uid-{self.version}"
         self.now[name] = pool(name, self.version, uid=uid, replicas=replicas)
-        self.happened((wire.Modified if old else wire.Added)(self.now[name]))
+        self.happened((codec.Modified if old else codec.Added)(self.now[name]))
 
     @rule(name=NAMES)
     def deleted(self, name: str) -> None:
         if old := self.now.pop(name, None):
             self.version += 1
             assert old.spec is not None
-            self.happened(wire.Deleted(pool(name, self.version, uid=old.metadata.uid, replicas=old.spec.replicas)))
+            self.happened(codec.Deleted(pool(name, self.version, uid=old.metadata.uid, replicas=old.spec.replicas)))
 
     def apply(self, changes: list[Any]) -> None:
         for key, old, new in changes:
@@ -224,11 +224,11 @@ class World(RuleBasedStateMachine):
         then: dict[str, WorkerPool] = {}
         for event in self.history[:start]:
             then.pop(event.object.metadata.name, None)
-            if not isinstance(event, wire.Deleted):
+            if not isinstance(event, codec.Deleted):
                 then[event.object.metadata.name] = event.object
         self.mirror.begin()
         self.must_list = True
-        for event in [*map(wire.Added, then.values()), *self.history[start:]]:
+        for event in [*map(codec.Added, then.values()), *self.history[start:]]:
             self.apply(self.mirror.feed(event))
         if ended:
             self.apply(self.mirror.feed(bookmark(self.version, end=True)))

@@ -4,9 +4,9 @@ from typing import cast
 
 from msgspec import structs
 
+from ateplace.cluster.feed import View
 from ateplace.kube import Kube
 from ateplace.settings import Settings
-from ateplace.view import View
 from tests.unit.cluster import pod
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ateplace import errors, metrics, names
-from ateplace.serve import Limits
+from ateplace import errors, names
+from ateplace.process import metrics
+from ateplace.process.http_server import Limits
 from tests.unit.reviews import POOL_UID, UID, FixedPools, applied, patch, pod, review, rules
 from tests.unit.sockets import Answer, Running, Tls, answer, closed, request, serving
 from webhook.app import application

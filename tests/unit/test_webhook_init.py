@@ -15,7 +15,7 @@ import pytest
 
 from ateplace.settings import Substrate, Webhook
 from tests.unit import busybox
-from webhook import init
+from webhook import wait_container
 
 HOSTS = ["127.0.0.1", "::1"]
 
@@ -33,7 +33,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.contextmanager
 def waiting(box: Path, host: str, port: int, deadline: int = 0) -> Iterator[subprocess.Popen[str]]:
     """The script, started exactly as the container's command says."""
-    command = init.container(Webhook(init_deadline=deadline), Substrate(atelet_port=port))["command"]
+    command = wait_container.container(Webhook(init_deadline=deadline), Substrate(atelet_port=port))["command"]
     process = subprocess.Popen(
         [str(box / command[0]), *command[1:]],
         env={"PATH": str(box), "HOST_IP": host},

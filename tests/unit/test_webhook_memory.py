@@ -19,8 +19,9 @@ CONNECTIONS = settings.Serve().max_connections - 8
 
 SERVER = """
 import asyncio, uvloop
-from ateplace import cli, settings
-from ateplace.serve import Server, limits
+from ateplace import settings
+from ateplace.cli import main as cli
+from ateplace.process.http_server import Server, limits
 from tests.unit.sockets import Tls
 from webhook import app, mutate
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from extender import wire
+from extender import protocol
 
 CALL = b"""{"Pod":{"metadata":{"name":"p","namespace":"ns","uid":"u","creationTimestamp":null},
 "spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":"1"}}}]},"status":{}},
@@ -13,7 +13,7 @@ PREEMPTION = b"""{"Pod":{"metadata":{"uid":"u"},"spec":{"containers":null},"stat
 
 
 def test_a_filter_call_is_read() -> None:
-    args = wire.extender_args(CALL)
+    args = protocol.extender_args(CALL)
     assert args.pod is not None
     names = args.names
     assert names is not None
@@ -21,39 +21,39 @@ def test_a_filter_call_is_read() -> None:
 
 
 def test_a_preempt_call_is_read() -> None:
-    victims = wire.preemption_args(PREEMPTION).victims
-    assert victims == {"a": wire.MetaVictims([wire.MetaPod("v")], 1)}
+    victims = protocol.preemption_args(PREEMPTION).victims
+    assert victims == {"a": protocol.MetaVictims([protocol.MetaPod("v")], 1)}
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (wire.FilterResult(node_names=["a"]), {"NodeNames": ["a"]}),
+        (protocol.FilterResult(node_names=["a"]), {"NodeNames": ["a"]}),
         (
-            wire.FilterResult(node_names=[], unresolvable={"a": "no"}),
+            protocol.FilterResult(node_names=[], unresolvable={"a": "no"}),
             {"NodeNames": [], "FailedAndUnresolvableNodes": {"a": "no"}},
         ),
-        (wire.FilterResult(error="no"), {"Error": "no"}),
-        ([wire.HostPriority("a", 3)], [{"Host": "a", "Score": 3}]),
-        (wire.PreemptionResult({}), {"NodeNameToMetaVictims": {}}),
+        (protocol.FilterResult(error="no"), {"Error": "no"}),
+        ([protocol.HostPriority("a", 3)], [{"Host": "a", "Score": 3}]),
+        (protocol.PreemptionResult({}), {"NodeNameToMetaVictims": {}}),
         (
-            wire.PreemptionResult({"a": wire.MetaVictims([wire.MetaPod("v")], 1)}),
+            protocol.PreemptionResult({"a": protocol.MetaVictims([protocol.MetaPod("v")], 1)}),
             {"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "v"}], "NumPDBViolations": 1}}},
         ),
     ],
 )
 def test_answers_have_the_go_types_casing(answer: object, expected: object) -> None:
-    assert msgspec.json.decode(wire.encode(answer)) == expected
+    assert msgspec.json.decode(protocol.encode(answer)) == expected
 
 
 def test_lower_case_keys_are_no_pod_and_no_names() -> None:
-    args = wire.extender_args(CALL.replace(b'"Pod"', b'"pod"').replace(b'"NodeNames"', b'"nodeNames"'))
+    args = protocol.extender_args(CALL.replace(b'"Pod"', b'"pod"').replace(b'"NodeNames"', b'"nodeNames"'))
     assert (args.pod, args.names) == (None, None)
 
 
 @pytest.mark.parametrize("raw", [b'["a","b-1","c"]', b'[ "a" , "b-1", "c" ]', b'["\\u0061","b-1","c"]'])
 def test_names_are_found_however_many_are_asked_for(raw: bytes) -> None:
-    names = wire.Names(raw)
+    names = protocol.Names(raw)
     assert [name in names for name in ("a", "b", "b-1", "1", "c", "", "d", "a")] == [
         True, False, True, False, True, False, False, True
     ]  # fmt: skip
@@ -74,7 +74,7 @@ def test_names_are_found_however_many_are_asked_for(raw: bytes) -> None:
     ],
 )
 def test_what_is_no_call_is_refused(body: bytes) -> None:
-    with pytest.raises(wire.BadCall):
+    with pytest.raises(protocol.BadCall):
         read(body)
 
 
@@ -93,6 +93,6 @@ def test_names_are_read_wherever_and_however_they_are_written(body: bytes) -> No
 
 
 def read(body: bytes) -> list[str]:
-    names = wire.extender_args(body).names
+    names = protocol.extender_args(body).names
     assert names is not None
     return names.all()

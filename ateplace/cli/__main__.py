@@ -1,0 +1,5 @@
+"""`python -m ateplace.cli`."""
+
+from ateplace.cli.main import main
+
+main()

@@ -1,0 +1,224 @@
+"""`ateplace certs`: make, show and change the certificates by hand, with what the reconciler's leader uses."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+import typer
+from cryptography import x509
+from rich.console import Console
+from rich.table import Table
+
+from ateplace import names
+from ateplace.cli.doctor import configured
+from ateplace.cli.doctor.look import Look
+from ateplace.errors import CertificateError, Forbidden
+from ateplace.kube import Kube
+from ateplace.settings import Loaded, Settings, load
+from certs import files, rotation
+from certs.authority import renewal_time
+from certs.catalogue import catalogue
+from certs.controller import Keeper
+from certs.pem import dns_names
+from certs.scheduler import SchedulerDeployment
+from certs.store import Secret, Store
+from certs.survey import Survey
+
+app = typer.Typer(help="Certificates: make, show and change them by hand.", no_args_is_help=True)
+
+Set = Annotated[
+    list[str],
+    typer.Option("--set", "-s", metavar="GROUP.FIELD=VALUE", help="Override one setting; may be repeated."),
+]
+File = Annotated[str, typer.Option("--settings", metavar="FILE", help="YAML file with settings.")]
+Output = Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How to print.")]
+
+LOOK_AGAIN = 1.0
+"""Seconds between looks of a command that waits."""
+CERT_MANAGERS = "cert-manager.io/certificate-name"
+"""The annotation of Secrets that cert-manager writes."""
+
+
+@app.command()
+def bootstrap(flags: Set = [], file: File = "", output: Output = "table") -> None:  # noqa: B006 - typer's way
+    """Make whatever is missing: authority, leaves, caBundle. What is good stays as it is.
+
+    Refused, as is `rotate-ca`, where cert-manager makes them.
+
+    Example: `ateplace certs bootstrap --set cluster.namespace=ateplace-system`
+    """
+
+    async def main(settings: Settings, kube: Kube) -> None:
+        keeper = Keeper(kube, settings)
+        await keeper.bring_into_step()
+        _print(await _report(keeper), output)
+
+    _run(main, flags, file, makes=True)
+
+
+@app.command()
+def show(flags: Set = [], file: File = "", output: Output = "table") -> None:  # noqa: B006
+    """Print every certificate, how long it is good, and what is to be done.
+
+    Example: `ateplace certs show -o json`
+    """
+
+    async def main(settings: Settings, kube: Kube) -> None:
+        _print(await _report(Keeper(kube, settings)), output)
+
+    _run(main, flags, file)
+
+
+@app.command("rotate-ca")
+def rotate_ca(
+    flags: Set = [],  # noqa: B006
+    file: File = "",
+    wait: Annotated[bool, typer.Option(help="Carry the change to its end, as the leader would.")] = False,
+    output: Output = "table",
+) -> None:
+    """Begin a change of authority. The reconciler's leader carries it to its end without a failed call.
+
+    Example: `ateplace certs rotate-ca --wait`
+    """
+
+    async def main(settings: Settings, kube: Kube) -> None:
+        keeper = Keeper(kube, settings)
+        await keeper.change_authority("asked for by hand")
+        seen = await keeper.bring_into_step()
+        while wait and rotation.phase(seen.world) is not rotation.Phase.STEADY:
+            await asyncio.sleep(LOOK_AGAIN)
+            seen = await keeper.bring_into_step()
+        _print(await _report(keeper), output)
+
+    _run(main, flags, file, makes=True)
+
+
+@app.command("scheduler-restarted")
+def scheduler_restarted(flags: Set = [], file: File = "") -> None:  # noqa: B006
+    """Say that a scheduler which is not ours has been restarted and trusts both authorities.
+
+    Example: `ateplace certs scheduler-restarted`
+    """
+
+    async def main(settings: Settings, kube: Kube) -> None:
+        seen, _ = await Keeper(kube, settings).look()
+        if not seen.world.published:
+            raise CertificateError("not every Secret holds both authorities yet: restart the scheduler later")
+        scheduler = SchedulerDeployment(kube, settings.cluster.namespace, settings.certs.scheduler_deployment)
+        await scheduler.acknowledge(rotation.trust_mark(seen.world.trusted))
+        typer.echo("noted")
+
+    _run(main, flags, file)
+
+
+def _run(main: Any, flags: list[str], file: str, *, makes: bool = False) -> None:
+    """`makes`: certificates, so it is refused where somebody else does."""
+    given = load(flags=flags, path=file or None)
+
+    async def connected() -> None:
+        async with _kube(given.settings) as kube:
+            if makes and (why := await _not_ours(kube, given)):
+                look = f"kubectl describe certificate -n {given.settings.cluster.namespace}"
+                raise CertificateError(f"these certificates are not ours to make ({why}): see {look}")
+            await main(given.settings, kube)
+
+    asyncio.run(connected())
+
+
+async def _not_ours(kube: Kube, given: Loaded) -> str:
+    """Why nobody of ateplace makes certificates here; empty when the leader does. What we wrote over another's would
+    be written over again, and fail calls until then.
+
+    The installation's settings say so. Where there are none to be seen, whoever wrote the Secrets is believed.
+    """
+    installed: dict[str, configured.Environment] = {}
+    with contextlib.suppress(Forbidden):
+        installed = await configured.environments(Look(kube, given))
+    if not configured.effective(installed, given).certs.managed:
+        return "certs.managed is off"
+    if installed or "certs.managed" in given.origins:
+        return ""
+    store = Store(kube, given.settings.cluster.namespace)
+    for name in (names.CA_CERTIFICATE, *(entry.secret for entry in catalogue(given.settings))):
+        secret = await store.read(name)
+        if secret and secret.metadata.annotation(CERT_MANAGERS):
+            return f"the Secret {name} is cert-manager's"
+    return ""
+
+
+@contextlib.asynccontextmanager
+async def _kube(settings: Settings) -> AsyncIterator[Kube]:
+    kube = await Kube.connect(settings.cluster, user_agent="ateplace-certs")
+    try:
+        yield kube
+    finally:
+        await kube.close()
+
+
+async def _report(keeper: Keeper) -> dict[str, Any]:
+    seen, steps = await keeper.look()
+    rows = [_row(names.CA_CERTIFICATE, seen.authority, seen.world.flaw or seen.world.due)]
+    rows += [_row(name, secret, _judgement(seen, name)) for name, secret in seen.leaves.items()]
+    return {
+        "phase": rotation.phase(seen.world).value,
+        "steps": [f"{type(step).__name__} {getattr(step, 'leaf', '')}".strip() + f": {step.why}" for step in steps],
+        "webhookConfiguration": _injected(seen),
+        "scheduler": _scheduler(seen.world),
+        "certificates": rows,
+    }
+
+
+def _judgement(seen: Survey, name: str) -> str | None:
+    leaf = seen.world.leaves[name]
+    if leaf.needs_renewal:
+        return leaf.needs_renewal
+    return None if leaf.issuer == seen.world.current else "it is signed by the previous authority"
+
+
+def _injected(seen: Survey) -> str:
+    if seen.configuration is None and seen.world.injected:
+        return "there is none"
+    return "in step" if seen.world.injected and seen.world.current else "not in step"
+
+
+def _scheduler(world: rotation.World) -> str:
+    if world.scheduler.trusts == rotation.trust_mark(world.trusted):
+        return "in step" if world.scheduler.running else "restarting"
+    return "not in step" if world.scheduler.restartable else "not ours to restart"
+
+
+def _row(name: str, secret: Secret | None, reason: str | None) -> dict[str, Any]:
+    certificates = secret.certificates(files.CERTIFICATE) if secret else []
+    row: dict[str, Any] = {"secret": name, "state": reason or "good"}
+    return row | (_details(certificates[0]) if certificates else {})
+
+
+def _details(certificate: x509.Certificate) -> dict[str, Any]:
+    return {
+        "names": dns_names(certificate) or [certificate.subject.rfc4514_string()],
+        "issuer": certificate.issuer.rfc4514_string(),
+        "serial": f"{certificate.serial_number:x}",
+        "notBefore": f"{certificate.not_valid_before_utc:%Y-%m-%dT%H:%M:%SZ}",
+        "notAfter": f"{certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}",
+        "renewedAt": f"{renewal_time(certificate):%Y-%m-%dT%H:%M:%SZ}",
+    }
+
+
+def _print(report: dict[str, Any], output: str) -> None:
+    if output == "json":
+        typer.echo(json.dumps(report, indent=2))
+        return
+    columns = {"secret": "Secret", "names": "Names", "notAfter": "Expires", "renewedAt": "Renewed", "state": "State"}
+    table = Table(*columns.values(), box=None, pad_edge=False)
+    for row in report["certificates"]:
+        cells = ["\n".join(value) if isinstance(value := row.get(key, "-"), list) else value for key in columns]
+        table.add_row(*cells)
+    console = Console()
+    console.print(table)
+    console.print(
+        f"\nPhase {report['phase']}; caBundle: {report['webhookConfiguration']}; scheduler: {report['scheduler']}"
+    )
+    for step in report["steps"]:
+        console.print(f"- {step}")

@@ -1,0 +1,83 @@
+"""Ourselves: every role is up, and exactly one reconciler leads."""
+
+import asyncio
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from ateplace.cli.doctor.look import Deployment, Look
+from ateplace.cli.findings import APPLY, Finding, fail, ok, warn
+from ateplace.errors import NotFound
+
+ROLES = ("ateplace-webhook", "ateplace-extender", "ateplace-reconciler")
+RECONCILER_LEASE = "ateplace-reconciler"
+LOOK_AGAIN = 0.5
+
+
+class LeaseSpec(Struct, rename="camel"):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    renew_time: str | None = None
+
+
+class Lease(Struct, rename="camel"):
+    spec: LeaseSpec | None = None
+
+
+async def deployments(look: Look) -> list[Finding]:
+    found = await look.ours()
+    return [_judge(name, found.get(name), look.namespace) for name in ROLES]
+
+
+def _judge(name: str, found: Deployment | None, namespace: str) -> Finding:
+    if found is None:
+        says = f"there is no Deployment {name} in the namespace {namespace}"
+        return fail(says, f"{APPLY}, or set cluster.namespace")
+    status = found.status
+    available, wanted = status.available_replicas if status else 0, found.spec.replicas
+    look = f"kubectl describe deployment -n {namespace} {name}; kubectl logs -n {namespace} deployment/{name}"
+    if not wanted:
+        return fail(f"{name} is scaled to 0", f"kubectl scale -n {namespace} deployment/{name} --replicas=2")
+    if not available:
+        return fail(f"none of {wanted} replicas of {name} is available", look)
+    if available < wanted:
+        return warn(f"{available} of {wanted} replicas of {name} are available", look)
+    return ok(f"{name}: {available} of {wanted} available")
+
+
+async def leader(look: Look) -> list[Finding]:
+    logs = f"kubectl logs -n {look.namespace} deployment/ateplace-reconciler"
+    holder = await held(look, RECONCILER_LEASE)
+    if holder is None:
+        says = f"no reconciler leads (Lease {RECONCILER_LEASE}): nothing is released or repaired"
+        return [fail(says, logs)]
+    return [ok(f"{holder} leads the reconcilers")]
+
+
+async def held(look: Look, lease: str) -> str | None:
+    """Who holds a Lease; None when nobody renews it.
+
+    When its time says that it has run out, that may be our clock: then it is watched for half a duration more, in
+    which a living holder renews it several times.
+    """
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{look.namespace}/leases/{lease}"
+    loop = asyncio.get_running_loop()
+    first, end = None, 0.0
+    while True:
+        try:
+            spec = (await look.kube.get(path, Lease)).spec or LeaseSpec()
+        except NotFound:
+            return None
+        if not spec.holder_identity or not spec.renew_time:
+            return None
+        patience = float(spec.lease_duration_seconds or 15)
+        if first is None:
+            first, end = spec.renew_time, loop.time() + patience / 2
+            age = (datetime.now(UTC) - datetime.fromisoformat(first)).total_seconds()
+            if -patience < age < patience:
+                return spec.holder_identity
+        elif spec.renew_time != first:
+            return spec.holder_identity
+        if loop.time() > end:
+            return None
+        await asyncio.sleep(LOOK_AGAIN)

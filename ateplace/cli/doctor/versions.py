@@ -1,0 +1,88 @@
+"""Versions: a Kubernetes that we know, one ateplace everywhere, a scheduler that fits the API server."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+import ateplace
+from ateplace.cli.doctor.look import Deployment, Look
+from ateplace.cli.doctor.ours import ROLES
+from ateplace.cli.findings import APPLY, Finding, fail, ok, warn
+
+Minor = tuple[int, int]
+
+LEAST: Final[Minor] = (1, 30)
+"""The first with ValidatingAdmissionPolicies in v1, which our manifests use."""
+TESTED: Final[tuple[Minor, ...]] = ((1, 36),)
+TAG: Final = re.compile(r"^[^@]*:(?P<tag>\w[\w.-]*)(@|$)")
+"""Of a reference to an image: what follows the last colon before a digest, unless that is a registry's port."""
+
+
+class Version(Struct, rename="camel"):
+    git_version: str = ""
+
+
+async def check(look: Look) -> list[Finding]:
+    version = await look.kube.get("/version", Version)
+    return [judge_server(version.git_version), *judge_images(await look.ours(), version.git_version, look)]
+
+
+def minor(version: str) -> Minor | None:
+    """(1, 36) of `v1.36.3-gke.100`; None when it is no version."""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def judge_server(version: str) -> Finding:
+    found = minor(version)
+    tested = ", ".join(f"{major}.{small}" for major, small in TESTED)
+    if found is None:
+        return warn(f"the API server calls itself {version!r}", f"ateplace is tested with Kubernetes {tested}")
+    if found < LEAST:
+        least = f"{LEAST[0]}.{LEAST[1]}"
+        return fail(f"Kubernetes {version} is older than {least}", f"upgrade the cluster to {least} or later")
+    if found not in TESTED:
+        return warn(
+            f"Kubernetes {version} is not among the tested versions", f"tested with {tested}; try it there first"
+        )
+    return ok(f"Kubernetes {version}")
+
+
+def judge_images(ours: Mapping[str, Deployment], server: str, look: Look) -> list[Finding]:
+    """One version of ateplace in every role and here; a scheduler not newer than the API server."""
+    found = []
+    tags = {name: _tag(ours[name]) for name in ROLES if name in ours}
+    if len(set(tags.values())) > 1:
+        listed = ", ".join(f"{name} {tag}" for name, tag in sorted(tags.items()))
+        found.append(warn(f"the roles run different versions: {listed}", f"finish the rollout, or {APPLY}"))
+    elif tags and (tag := next(iter(tags.values()))) and tag.removeprefix("v") != ateplace.__version__:
+        says = f"this is ateplace {ateplace.__version__}, the cluster runs {tag}"
+        found.append(warn(says, f"use the same version here: install {tag} from its source tree"))
+    name = look.settings.certs.scheduler_deployment
+    scheduler = minor(_tag(ours[name])) if name in ours else None
+    api = minor(server)
+    if scheduler and api and scheduler > api:
+        says = f"the scheduler ({scheduler[0]}.{scheduler[1]}) is newer than the API server, which is not supported"
+        found.append(fail(says, _image(api, server)))
+    elif scheduler and api and scheduler < (api[0], api[1] - 1):
+        says = f"the scheduler ({scheduler[0]}.{scheduler[1]}) is more than one minor version behind the API server"
+        found.append(warn(says, _image(api, server)))
+    if "" in tags.values():
+        return found or [ok("the images are named by digest alone, which does not say their version")]
+    return found or [ok(f"ateplace {ateplace.__version__} everywhere")]
+
+
+def _image(api: Minor, server: str) -> str:
+    """What to do for a scheduler of the API server's version, without what its vendor has added to it."""
+    patch = re.match(r"v?\d+\.\d+(\.\d+)", server)
+    tag = f"v{api[0]}.{api[1]}{patch[1] if patch else '.x'}"
+    return f"in deploy/scheduler/kustomization.yaml set newTag to {tag} and remove the digest, then apply"
+
+
+def _tag(deployment: Deployment) -> str:
+    """The tag of its first container's image; empty when it has none."""
+    containers = deployment.spec.template.spec.containers or []
+    found = TAG.search(containers[0].image) if containers else None
+    return found["tag"] if found else ""

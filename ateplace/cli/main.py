@@ -1,0 +1,196 @@
+"""The `ateplace` command (also `kubectl ateplace`).
+
+The one place that knows every role. Whatever a command needs is imported when it runs, so that `--help` is quick and
+a webhook does not carry the reconciler's memory.
+
+Exit codes: 0 done; 1 it could not be done, with the reason on standard error; 2 wrong usage; 130 interrupted.
+"""
+
+import gc
+import importlib
+import json
+import sys
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ateplace import __version__
+from ateplace.errors import AteplaceError, SettingsError
+from ateplace.settings import Loaded, load
+
+app = typer.Typer(
+    name="ateplace",
+    help="Places Agent Substrate's worker pods where its node agent is, and the node agent only where they are.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+ROLES = ("reconciler", "webhook", "extender")
+"""In the order in which `ateplace run` starts them: the reconciler makes the others' certificates."""
+
+GROUPS = {"ateplace.cli.certs", "ateplace.cli.explain"}
+"""Modules whose commands are a group of their own."""
+ELSEWHERE = {
+    "ateplace.cli.status": ("status",),
+    "ateplace.cli.explain": ("explain",),
+    "ateplace.cli.doctor.command": ("doctor",),
+    "ateplace.cli.certs": ("certs",),
+    "ateplace.cli.installation": ("migrate", "uninstall"),
+}
+"""Commands that other modules bring, in the order of `--help`."""
+
+Set = Annotated[
+    list[str], typer.Option("--set", "-s", metavar="GROUP.FIELD=VALUE", help="Override one setting; may be repeated.")
+]
+File = Annotated[str, typer.Option("--settings", metavar="FILE", help="YAML file with settings.")]
+Output = Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How to print.")]
+
+
+def _load(flags: list[str], file: str) -> Loaded:
+    return load(flags=flags, path=file or None)
+
+
+def _serve(roles: tuple[str, ...], flags: list[str], file: str) -> None:
+    gc.disable()  # importing makes next to no garbage; `runtime.run` enables it again
+    runtime = importlib.import_module("ateplace.process.runtime")
+    settings = _load(flags, file).settings
+    entered = {role: importlib.import_module(f"{role}.app").role for role in roles}
+    raise typer.Exit(runtime.run(settings, entered))
+
+
+@app.command()
+def run(flags: Set = [], file: File = "") -> None:  # noqa: B006 - typer's way
+    """Run every role in this process.
+
+    Example: `ateplace run --set cluster.kubeconfig=$HOME/.kube/config`
+    """
+    _serve(ROLES, flags, file)
+
+
+@app.command()
+def webhook(flags: Set = [], file: File = "") -> None:  # noqa: B006
+    """Run the mutating admission webhook.
+
+    Example: `ateplace webhook --set webhook.port=9443`
+    """
+    _serve(("webhook",), flags, file)
+
+
+@app.command()
+def extender(flags: Set = [], file: File = "") -> None:  # noqa: B006
+    """Run the kube-scheduler extender.
+
+    Example: `ateplace extender --set extender.open_ahead=8`
+    """
+    _serve(("extender",), flags, file)
+
+
+@app.command()
+def reconciler(flags: Set = [], file: File = "") -> None:  # noqa: B006
+    """Run the reconciler: claims, finalizers, placeholders, certificates.
+
+    Example: `ateplace reconciler --set reconciler.linger=60`
+    """
+    _serve(("reconciler",), flags, file)
+
+
+@app.command()
+def settings(flags: Set = [], file: File = "", output: Output = "table") -> None:  # noqa: B006
+    """Print the effective settings and where each came from.
+
+    Example: `ATEPLACE_WEBHOOK_PORT=9443 ateplace settings`
+    """
+    loaded = _load(flags, file)
+    rows = [
+        {
+            "setting": f"{group}.{field}",
+            "value": value,
+            "source": loaded.origins.get(f"{group}.{field}", "default"),
+            "meaning": type(getattr(loaded.settings, group)).model_fields[field].description,
+        }
+        for group, fields in loaded.settings.model_dump().items()
+        for field, value in fields.items()
+    ]
+    _print(rows, output)
+
+
+@app.command()
+def version() -> None:
+    """Print the version.
+
+    Example: `ateplace version`
+    """
+    typer.echo(__version__)
+
+
+@app.command()
+def up(
+    nodes: Annotated[int, typer.Option(min=4, help="How many nodes to pretend (journey).")] = 12,
+    once: Annotated[bool, typer.Option(help="Play the scenario, check every step, exit 0 or 1.")] = False,
+    scene: Annotated[
+        Literal["journey", "headroom"],
+        typer.Option(help="journey: a pool comes, grows, shrinks and goes; headroom: a burst on a full cluster."),
+    ] = "journey",
+) -> None:
+    """Bring up a real control plane on this machine, with ateplace, and watch it work. Ctrl-C stops everything.
+
+    Example: `ateplace up --once`
+    """
+    try:
+        if scene == "headroom":
+            code = importlib.import_module("local.headroom_scene").play(once=once)
+        else:
+            code = importlib.import_module("local.scene").play(nodes=nodes, once=once)
+    except ModuleNotFoundError as error:
+        raise AteplaceError(
+            "this build has no local control plane; use a checkout, or `pip install .` in one"
+        ) from error
+    raise typer.Exit(code)
+
+
+def _print(rows: list[dict[str, Any]], output: str) -> None:
+    if output == "json":
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table(*rows[0], box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    Console().print(table)
+
+
+def main() -> None:
+    """Run a command; errors that we raise on purpose become one line."""
+    mount(sys.argv[1] if sys.argv[1:] else "")
+    try:
+        app()
+    except SettingsError as error:
+        sys.stderr.write(f"ateplace: {error}\n")
+        sys.exit(2)
+    except (AteplaceError, AssertionError) as error:
+        sys.stderr.write(f"ateplace: {error}\n")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def mount(asked: str) -> None:
+    """Add the commands that other modules bring: only the one that is asked for, or all, when `--help` lists them."""
+    own = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    if asked in own:
+        return
+    for module, brings in ELSEWHERE.items():
+        if asked and not asked.startswith("-") and asked not in brings:
+            continue
+        imported = importlib.import_module(module)
+        if module in GROUPS:
+            app.add_typer(imported.app, name=brings[0])
+        else:
+            app.registered_commands += imported.app.registered_commands
+
+
+if __name__ == "__main__":
+    main()

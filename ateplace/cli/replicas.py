@@ -1,0 +1,96 @@
+"""Asking every replica of a role for a page of its health port.
+
+Through the API server's proxy, so whoever may `get pods/proxy` needs no route to the pods; or directly at addresses
+that were given (`--extender-url`), e.g. after `kubectl port-forward`, or where the API server refuses to connect: it
+never does to loopback addresses, on which everything of the local control plane lives.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import httpx
+import msgspec
+
+from ateplace.errors import KubeError
+from ateplace.kube.objects import Pod
+from ateplace.settings import Settings
+
+if TYPE_CHECKING:
+    from ateplace.kube import Kube
+
+T = TypeVar("T")
+
+PATIENCE = 3.0
+"""Seconds for one replica's answer."""
+HINT = "if the API server cannot reach them, name their health addresses with --extender-url"
+COMPONENT = "app.kubernetes.io/component"
+
+
+class Asked(msgspec.Struct, Generic[T]):
+    """Who answered what, and why the others did not."""
+
+    answers: dict[str, T]
+    silent: dict[str, str]
+
+    @property
+    def notes(self) -> list[str]:
+        notes = [f"{name} did not answer: {why}" for name, why in self.silent.items()]
+        return notes + ([HINT] if notes and not self.answers else [])
+
+
+async def ask(
+    kube: "Kube",
+    settings: Settings,
+    role: str,
+    page: str,
+    type_: type[T],
+    *,
+    query: Mapping[str, str] | None = None,
+    urls: Sequence[str] = (),
+) -> Asked[T]:
+    """GET /`page` of every running replica of `role` at once; a replica that fails is no error, but is named."""
+    found: Asked[T] = Asked({}, {})
+    if urls:
+        await asyncio.gather(*(_direct(found, url, page, type_, query) for url in urls))
+        return found
+    try:
+        names = await _running(kube, settings.cluster.namespace, role)
+    except KubeError as error:
+        found.silent[f"the {role}"] = str(error)
+        return found
+    if not names:
+        found.silent[f"the {role}"] = f"no pod of it runs in the namespace {settings.cluster.namespace}"
+    base, port = f"/api/v1/namespaces/{settings.cluster.namespace}/pods", settings.serve.health_port
+
+    def proxied(name: str) -> Awaitable[T]:
+        return kube.get(f"{base}/http:{name}:{port}/proxy/{page}", type_, query=query, deadline=PATIENCE)
+
+    await asyncio.gather(*(_proxied(found, name, proxied(name)) for name in names))
+    return found
+
+
+async def _running(kube: "Kube", namespace: str, role: str) -> list[str]:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    return [
+        pod.metadata.name
+        async for pod in kube.list(path, Pod, query={"labelSelector": f"{COMPONENT}={role}"})
+        if pod.status and pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
+    ]
+
+
+async def _proxied(found: Asked[T], name: str, answer: Awaitable[T]) -> None:
+    try:
+        found.answers[name] = await answer
+    except KubeError as error:
+        found.silent[name] = str(error)
+
+
+async def _direct(found: Asked[T], url: str, page: str, type_: type[T], query: Mapping[str, str] | None) -> None:
+    try:
+        async with httpx.AsyncClient(timeout=PATIENCE, trust_env=False) as client:
+            answer = await client.get(f"{url.rstrip('/')}/{page}", params=dict(query or {}))
+            answer.raise_for_status()
+            found.answers[url] = msgspec.json.decode(answer.content, type=type_)
+    except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError) as error:
+        found.silent[url] = str(error) or type(error).__name__

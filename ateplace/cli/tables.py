@@ -1,0 +1,57 @@
+"""Pictures as tables for a terminal."""
+
+from rich.table import Table
+from rich.text import Text
+
+from ateplace.cli.snapshot import NOWHERE, Picture, Tenant
+
+MANY = 20
+"""Pods that are drawn as single dots before a number says it better."""
+
+
+def draw(picture: Picture, *, idle: bool = True) -> Table:
+    """A table of nodes × pools; `idle`: also the nodes that have nothing to do with us."""
+    table = Table("node", "atelet", "pool", "claim", "ateoms", "placeholders", "in flight", box=None, pad_edge=False)
+    for row in picture.nodes.values():
+        if not row.pools and row.atelet == NOWHERE and not idle:
+            continue
+        style = {"ready": "green", "starting": "yellow", "terminating": "yellow", NOWHERE: "dim"}.get(row.atelet, "red")
+        lead: list[str | Text] = [row.name, Text(row.atelet, style=style)]
+        if not row.pools:
+            table.add_row(*lead, Text(NOWHERE, style="dim"))
+        for pool, tenant in sorted(row.pools.items()):
+            table.add_row(*lead, *_cells(pool, tenant))
+            lead = ["", ""]
+    return table
+
+
+def _cells(pool: str, tenant: Tenant) -> list[str | Text]:
+    if tenant.claimed is None:
+        claim = Text("missing", style="red") if tenant.ateoms else Text(NOWHERE, style="dim")
+    else:
+        held = bool(tenant.ateoms or tenant.placeholders)
+        claim = Text("held" if held else "unused", style="green" if held else "yellow")
+    ateoms = Text(dots("●", tenant.ready), style="cyan")
+    ateoms.append(dots("◐", tenant.ateoms - tenant.ready), style="yellow")
+    return [pool, claim, ateoms, dots("○", tenant.placeholders), dots("◌", tenant.in_flight)]
+
+
+def dots(mark: str, count: int) -> str:
+    """`●●●`, or `● × 42`: a glance must be enough."""
+    return f"{mark} × {count} " if count > MANY else mark * count
+
+
+def draw_pools(picture: Picture) -> Table:
+    """A table of the pools."""
+    table = Table("pool", "ateoms", "ready", "waiting", "placeholders", "nodes", "", box=None, pad_edge=False)
+    for row in picture.rows.values():
+        table.add_row(
+            row.name,
+            f"{row.ateoms + row.waiting} of {row.replicas}",
+            str(row.ready),
+            Text(str(row.waiting), style="yellow" if row.waiting else "dim"),
+            f"{row.placeholders}" + (f" + {row.unplaced} waiting" if row.unplaced else ""),
+            str(row.nodes),
+            Text("being deleted", style="yellow") if row.deleting else "",
+        )
+    return table

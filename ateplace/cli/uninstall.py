@@ -1,0 +1,241 @@
+"""`ateplace uninstall`: give everything back, whatever is half gone already.
+
+    our webhook ── our processes ── atelet's nodes ── pools' finalizers ── placeholders ── nodes' keys ── waiting pods
+
+In this order: first nobody makes new work for us, then nobody undoes what is undone here, then atelet is everywhere
+before labels go. Each step looks for itself and is content with nothing to do, so it can be run again, after any
+accident, with or without the CRD, our namespace or our manifests. What is left for `kubectl delete -k` are objects
+that hold nothing up.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+from ateplace import errors, names
+from ateplace.cluster.atelet_gate import Gate
+from ateplace.cluster.claim_patch import MANAGER
+from ateplace.cluster.feed import NODES, PODS, POOLS
+from ateplace.errors import AteplaceError
+from ateplace.kube import Kube
+from ateplace.kube.objects import Metadata, Node, Pod, WorkerPool
+from ateplace.settings import Settings
+from reconciler.leader import NAME, Lease, term
+from reconciler.pools import Bare
+
+Say = Callable[[str], None]
+Json = dict[str, Any]
+
+OURS: Final = "app.kubernetes.io/name=ateplace"
+WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+WAIT_SECONDS: Final = 120.0
+POLL: Final = 0.5
+TRIES: Final = 5
+"""Of one write that others get in the way of."""
+
+
+class Removal:
+    def __init__(self, kube: Kube, settings: Settings, say: Say, *, dry_run: bool) -> None:
+        self._kube = kube
+        self._settings = settings
+        self._namespace = settings.cluster.namespace
+        self._gate = Gate(kube, settings.substrate)
+        self._say = say
+        self._dry_run = dry_run
+
+    async def run(self) -> None:
+        """Raises AteplaceError when one of us still runs, or when somebody keeps putting our keys back."""
+        await self._delete("our webhook", [f"{WEBHOOKS}/{names.WEBHOOK_CONFIGURATION}"])
+        await self._stop_us()
+        self._did("give atelet all of its nodes back", int(await self._gate.closed()))
+        if not self._dry_run:
+            await self._gate.set(closed=False)  # also where it is open: an interrupted run may have left more than that
+        await self._pools()
+        await self._placeholders()
+        await self._nodes()
+        await self._waiting()
+        if not self._dry_run:
+            await self._check()
+        self._say("nothing of ours holds anything up; `kubectl delete -k` of what was applied removes the rest")
+
+    def _did(self, what: str, count: int) -> None:
+        if count:
+            self._say(f"{'would ' if self._dry_run else ''}{what}: {count}")
+
+    async def _delete(self, what: str, paths: list[str], propagation: str = "Background") -> None:
+        count = 0
+        for path in paths:
+            try:
+                if self._dry_run:
+                    await self._kube.get(path, Bare)
+                else:
+                    await self._kube.delete(path, propagation=propagation)
+                count += 1
+            except errors.NotFound:
+                continue
+        self._did(f"delete {what}", count)
+
+    async def _stop_us(self) -> None:
+        path = f"/apis/apps/v1/namespaces/{self._namespace}/deployments"
+        found = [item.metadata.name async for item in self._all(path, Bare, OURS)]
+        await self._delete("our Deployments", [f"{path}/{name}" for name in found], "Foreground")
+        if self._dry_run:
+            return
+        pods = f"/api/v1/namespaces/{self._namespace}/pods"
+        loop = asyncio.get_running_loop()
+        end = loop.time() + WAIT_SECONDS
+        while [pod async for pod in self._all(pods, Bare, OURS)]:
+            if loop.time() > end:
+                raise AteplaceError(f"our pods in {self._namespace} do not end")
+            await asyncio.sleep(POLL)
+        await self._unled()
+
+    async def _unled(self) -> None:
+        """Wait until no reconciler leads: its lease is free, gone, or has not been renewed for its whole duration."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases/{NAME}"
+        loop = asyncio.get_running_loop()
+        first, since = None, loop.time()
+        while True:
+            try:
+                seen = term(await self._kube.get(path, Lease))
+            except errors.NotFound:
+                return
+            if not seen.holder or (first == seen and loop.time() - since > seen.seconds + 1):
+                return
+            if first is not None and first != seen:
+                raise AteplaceError(f"a reconciler is still running ({seen.holder}): stop it first")
+            first = seen
+            await asyncio.sleep(POLL)
+
+    async def _pools(self) -> None:
+        count = 0
+        async for pool in self._all(POOLS, WorkerPool):
+            meta = pool.metadata
+            if names.FINALIZER not in (meta.finalizers or ()):
+                continue
+            count += 1
+            await self._let_go(meta)
+        self._did("let WorkerPools go", count)
+
+    async def _let_go(self, meta: Metadata) -> None:
+        """The list of finalizers is replaced whole, so it is read again when somebody has written meanwhile."""
+        path = POOLS.replace(names.POOL_PLURAL, f"namespaces/{meta.namespace}/{names.POOL_PLURAL}/{meta.name}")
+        for left in reversed(range(TRIES)):
+            others = [name for name in meta.finalizers or () if name != names.FINALIZER]
+            try:
+                guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+                await self._patch(path, {**guard, "finalizers": others})
+                break
+            except errors.Conflict:
+                if not left:
+                    raise
+            try:
+                meta = (await self._kube.get(path, WorkerPool)).metadata
+            except errors.NotFound:
+                break
+
+    async def _placeholders(self) -> None:
+        for what, path, plural in (
+            ("placeholders' Deployments", "/apis/apps/v1", "deployments"),
+            ("placeholders", "/api/v1", "pods"),
+        ):
+            found = [
+                f"{path}/namespaces/{item.metadata.namespace}/{plural}/{item.metadata.name}"
+                async for item in self._all(f"{path}/{plural}", Bare, names.PLACEHOLDER_LABEL)
+            ]
+            await self._delete(what, found)
+
+    async def _nodes(self) -> None:
+        count = 0
+        async for node in self._kube.list(NODES, Node):
+            if keys := ours(node):
+                try:
+                    await self._patch(f"{NODES}/{node.metadata.name}", {"uid": node.metadata.uid, **keys})
+                except errors.Conflict:
+                    continue  # another Node of its name by now, which never had them; `_check` looks at it
+                count += 1
+        self._did("take our label and claims off nodes", count)
+
+    async def _waiting(self) -> None:
+        """Pods that nobody will ever schedule: their owners make new ones, which our webhook does not change."""
+        scheduler = self._settings.webhook.scheduler_name or names.SCHEDULER
+        count = 0
+        bare: list[str] = []
+        async for pod in self._kube.list(PODS, Pod, query={"fieldSelector": "spec.nodeName="}):
+            if pod.spec.scheduler_name != scheduler and not gated(pod):
+                continue
+            meta = pod.metadata
+            path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}"
+            if any(owner.controller for owner in meta.owner_references or ()):
+                count += await self._end(path, pod)
+            else:
+                bare.append(path)
+        self._did("delete pods that wait for our scheduler, for their owners to make new ones", count)
+        for path in bare:
+            self._say(f"nobody will make {path} anew, and nobody will schedule it: make it again, as it was at first")
+
+    async def _end(self, path: str, pod: Pod) -> bool:
+        """Delete a pod that waits. It is deleted as it was seen: with the default scheduler, which goes on working, it
+        may have been bound since."""
+        if self._dry_run:
+            return True
+        for left in reversed(range(TRIES)):
+            meta = pod.metadata
+            try:
+                await self._kube.delete(path, uid=meta.uid, resource_version=meta.resource_version)
+                return True
+            except errors.NotFound:
+                return False
+            except errors.Conflict:
+                if not left:
+                    raise
+            try:
+                pod = await self._kube.get(path, Pod)
+            except errors.NotFound:
+                return False
+            if pod.spec.node_name or pod.metadata.uid != meta.uid:
+                return False
+        return False
+
+    async def _check(self) -> None:
+        """Our keys are gone, and stay gone."""
+        left = [node.metadata.name async for node in self._kube.list(NODES, Node) if ours(node)]
+        if left:
+            raise AteplaceError(f"somebody puts our keys back on nodes ({', '.join(left[:5])}): is one of us running?")
+
+    async def _all(self, path: str, type_: type[Any], labels: str = "") -> AsyncIterator[Any]:
+        """Everything there; nothing when there is not even such a kind, or no such namespace."""
+        try:
+            async for item in self._kube.list(path, type_, query={"labelSelector": labels} if labels else None):
+                yield item
+        except errors.NotFound:
+            return
+
+    async def _patch(self, path: str, metadata: Json) -> None:
+        if self._dry_run:
+            return
+        try:
+            await self._kube.patch(path, {"metadata": metadata}, Bare, query=MANAGER)
+        except errors.NotFound:
+            return
+
+
+def gated(pod: Pod) -> bool:
+    """Whether our init container asks for an extended resource (`webhook.gating_resource`): no node has it, and only a
+    scheduler that asks us does not mind."""
+    return any(
+        "/" in name
+        for container in pod.spec.init_containers or ()
+        if container.name == names.INIT_CONTAINER and container.resources
+        for name in container.resources.requests or ()
+    )
+
+
+def ours(node: Node) -> Json:
+    """The patch's metadata that takes our keys off a Node; empty when it has none."""
+    meta = node.metadata
+    claims = {key: None for key in meta.annotations or () if names.claimed_pool(key) is not None}
+    found: Json = {"annotations": claims} if claims else {}
+    if names.NODE_LABEL in (meta.labels or {}):
+        found["labels"] = {names.NODE_LABEL: None}
+    return found

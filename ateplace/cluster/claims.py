@@ -1,0 +1,212 @@
+"""Pools on nodes: which claims exist, in which state, and who holds them.
+
+The life of one claim (one pool on one node):
+
+               acknowledge / node_seen               pod_seen there             last pod_gone
+      NONE ------------------------------> FRESH ----------------> HELD -----------------------> LINGERING
+       ^                                     |                      ^   acknowledge (a touch)      |
+       |                                     |                      +------- then pod_seen --------+
+       +---- node_seen without the key ------+------------------------------------------------------+
+
+- A pod holds its pool's claim on its node from the moment our watch shows it bound there until the object is gone;
+  Succeeded and Failed ones hold nothing, Terminating ones do. A placeholder holds it only while its pool is known to
+  be there and `warm`.
+- A node's events are ordered by resourceVersion, so an event older than an acknowledged write cannot undo it; another
+  uid under the same name is another node, about which nothing that was written or read before is true.
+- A node is our own while this process opened it and every claim on it is one that this process wrote. Others keep off
+  such a node until its atelet is there (`extender.fit`), so all that is on its way to it is among our picks.
+"""
+
+from collections.abc import Iterator, Mapping
+from math import inf
+
+from ateplace.cluster.records import NodeRecord, PodRecord
+from ateplace.cluster.state import Node, Pool, State, Tenant
+from ateplace.cluster.tables import Book
+
+
+class Tenancy:
+    def __init__(self, book: Book) -> None:
+        self.claimed: dict[str, Node] = {}
+        """Nodes with at least one claim."""
+        self._book = book
+        self._nodes = book.nodes
+        self._pools = book.pools
+
+    # What the watches show.
+
+    def node_seen(self, node: Node, record: NodeRecord, now: float) -> None:
+        if node.record and node.record.uid != record.uid:
+            self.disown(node, now)
+        node.record = record
+        node.room = dict(record.allocatable)
+        if node.own and not self.is_ours(record.name, record.claims):
+            _share(node)
+        for pool, tenant in list(node.tenants.items()):
+            if pool not in record.claims:
+                if tenant.value is not None and record.version >= tenant.version:
+                    self._set_claim(node, pool, tenant, None, now)
+            elif not record.labelled and record.version >= tenant.version:
+                tenant.sent = -inf
+        for pool, value in record.claims.items():
+            tenant = self._book.tenant(node, pool)
+            if tenant.value != value and record.version >= tenant.version:
+                self._set_claim(node, pool, tenant, value, now)
+
+    def disown(self, node: Node, now: float) -> None:
+        """The Node object is gone: its claims, our writes to it and what we read about it went with it."""
+        self._book.unread(node.name)
+        _share(node)
+        for pool, tenant in list(node.tenants.items()):
+            if tenant.value is not None:
+                self._set_claim(node, pool, tenant, None, now)
+
+    def move_in(self, record: PodRecord, pool_uid: str) -> None:
+        """A pod of the pool is bound to its node."""
+        tenant = self._book.tenant(self._nodes[record.node], pool_uid)
+        if record.placeholder:
+            tenant.placeholders += 1
+        else:
+            tenant.ateoms += 1
+
+    def move_out(self, record: PodRecord, pool: Pool, now: float) -> None:
+        """A pod of the pool is bound to its node no longer."""
+        node, warm = self._nodes[record.node], pool.warm
+        tenant = node.tenants[pool.uid]
+        held = tenant.holders(warm=warm)
+        if record.placeholder:
+            tenant.placeholders -= 1
+        else:
+            tenant.ateoms -= 1
+        if held and not tenant.holders(warm=warm):
+            tenant.unused = now
+        self._book.drop_tenant(node, pool.uid, tenant)
+
+    # What we did.
+
+    def sending(self, name: str, pool_uid: str, value: str, *, opening: bool) -> None:
+        """This process is about to write a claim: what it says, to tell it from what others write.
+
+        `opening`: the write is refused unless the node has no claim of anybody's.
+        """
+        node = self._nodes.get(name)
+        if node and (opening or node.own):
+            node.wrote[pool_uid] = value
+
+    def acknowledge(
+        self,
+        name: str,
+        node_uid: str,
+        pool_uid: str,
+        *,
+        value: str,
+        version: int,
+        sent: float,
+        now: float,
+        opened: bool = False,
+    ) -> None:
+        """The API server took a write of the claim (and the label) that was sent at `sent`. `opened`: there was no
+        claim on the node before it."""
+        node = self._nodes.get(name)
+        if node is None or node.record is None or node.record.uid != node_uid:
+            return
+        if node.record.version >= version and not (node.record.labelled and pool_uid in node.record.claims):
+            return  # the watch was quicker, and shows that somebody has undone it since
+        self._book.generation += 1
+        tenant = self._book.tenant(node, pool_uid)
+        if tenant.version <= version:
+            if tenant.value != value and node.record.version < version:
+                self._set_claim(node, pool_uid, tenant, value, now)
+            tenant.sent, tenant.version = max(tenant.sent, sent), version
+        if opened and (node.record.version < version or self.is_ours(name, node.record.claims)):
+            node.own = True
+        self._book.tell_node(name)
+
+    # Questions.
+
+    def is_ours(self, name: str, claims: Mapping[str, str]) -> bool:
+        """Whether each of a node's claims says what this process wrote there, last or (while it is ours) before."""
+        node = self._nodes.get(name)
+        return node is not None and all(
+            value == node.wrote.get(pool) or (node.own and pool in node.tenants and value == node.tenants[pool].value)
+            for pool, value in claims.items()
+        )
+
+    def live(self, name: str, pool_uid: str) -> int:
+        """How many pods hold (or would hold) this pool's claim on that node."""
+        pool = self._pools.get(pool_uid)
+        tenant = pool.nodes.get(name) if pool else None
+        return tenant.holders(warm=pool.warm) if pool and tenant else 0
+
+    def state(self, name: str, pool_uid: str) -> State:
+        pool = self._pools.get(pool_uid)
+        tenant = pool.nodes.get(name) if pool else None
+        if pool is None or tenant is None or tenant.value is None:
+            return State.NONE
+        if tenant.holders(warm=pool.warm):
+            return State.HELD
+        return State.LINGERING if tenant.unused > tenant.changed else State.FRESH
+
+    def idle(self, name: str, pool_uid: str, now: float) -> float | None:
+        """Seconds that the claim has been unused *and* unchanged, as this process watched it; None when it is in use
+        or there is none."""
+        if self.state(name, pool_uid) not in {State.FRESH, State.LINGERING}:
+            return None
+        tenant = self._pools[pool_uid].nodes[name]
+        return now - max(tenant.changed, tenant.unused)
+
+    def answerable(self, name: str, pool_uid: str, now: float, window: float, lately: float = 0.0) -> bool:
+        """The reply rule: the claim is Held, or was within `lately` seconds, with the label in place, or this process
+        wrote it within `window`.
+
+        Why the cached state is good enough: a Held claim was held at most `stale_after` ago (else the view is stale
+        and nothing is answered), and the reconciler takes an unheld claim away only after a linger that is longer,
+        and not while a pod of the pool is unbound. One that is held no longer, by our watch, was held at most
+        `stale_after` before we saw its last pod go, so for the rest of a linger after that it is there as well. A write
+        of our own is timed from before it was sent, and the linger runs from after it, so within half a linger it is
+        still there.
+        """
+        node = self._nodes.get(name)
+        tenant = node.tenants.get(pool_uid) if node else None
+        if node is None or tenant is None or tenant.value is None or node.record is None:
+            return False
+        if now - tenant.sent < window:
+            return True
+        if not (node.record.labelled and pool_uid in node.record.claims):
+            return False
+        return tenant.holders(warm=self._pools[pool_uid].warm) > 0 or now - tenant.unused < lately
+
+    def missing(self, name: str) -> Iterator[str]:
+        """Pools that have live pods on a node and no claim there."""
+        node = self._nodes.get(name)
+        for uid, tenant in node.tenants.items() if node else ():
+            if tenant.value is None and tenant.holders(warm=self._pools[uid].warm):
+                yield uid
+
+    # Inside.
+
+    def _set_claim(self, node: Node, pool_uid: str, tenant: Tenant, value: str | None, now: float) -> None:
+        node.claims += (value is not None) - (tenant.value is not None)
+        tenant.value, tenant.changed = value, now
+        if value is None:
+            tenant.sent, tenant.version = -inf, 0
+            self._book.drop_tenant(node, pool_uid, tenant)
+        if node.claims:
+            self.claimed[node.name] = node
+        else:
+            self.claimed.pop(node.name, None)
+            _share(node)
+            node.review_atelets(now)
+        self._book.tell_pool(pool_uid)
+
+
+def cool(pool: Pool, now: float) -> None:
+    """Its placeholders hold nothing from now on."""
+    for tenant in pool.nodes.values():
+        if tenant.placeholders and not tenant.ateoms:
+            tenant.unused = now
+
+
+def _share(node: Node) -> None:
+    node.own = False
+    node.wrote.clear()

@@ -1,0 +1,163 @@
+"""The cluster as the roles see it: six watches that fill one ledger.
+
+One view per process, shared by whatever roles run in it (`View.of(runtime)`). It is good to decide from when `reason()`
+is None: every watch has delivered a full list, and none has been silent for longer than `cluster.stale_after`. That
+bound is what the reply rule's soundness rests on (`Ledger.answerable`): it must stay below the reconciler's linger.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from ateplace import names
+from ateplace.cluster import records
+from ateplace.cluster.atelets import cannot_run
+from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.records import AteletRecord, AteletTemplate, NodeRecord, PodRecord, PoolRecord
+from ateplace.kube import Kube
+from ateplace.kube.objects import DaemonSet, Node, Pod, WorkerPool
+from ateplace.kube.watch import Watch
+from ateplace.process.runtime import Runtime
+from ateplace.settings import Settings
+
+R = TypeVar("R", PodRecord, AteletRecord, PoolRecord)
+PodListener = Callable[[PodRecord | None, PodRecord | None], None]
+
+PODS = "/api/v1/pods"
+NODES = "/api/v1/nodes"
+POOLS = f"/apis/{names.GROUP}/{names.POOL_VERSION}/{names.POOL_PLURAL}"
+
+
+class View:
+    """`ledger` is kept up to date from the moment the watches run."""
+
+    def __init__(self, kube: Kube, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self.ledger = Ledger()
+        self.template: AteletTemplate | None = None
+        """The atelet DaemonSet; None while there is none."""
+        self._clock = clock
+        self._on_pod: list[PodListener] = []
+        self._stale_after = settings.cluster.stale_after
+        self._distrusted = ""
+        substrate = settings.substrate
+        namespace = substrate.atelet_namespace
+        ledger = self.ledger
+        pod = partial(records.pod_record, pool_label=substrate.pool_label)
+        self.nodes = Watch(kube, NODES, Node, records.node_record, self._node, name="nodes")
+        self.ateoms = Watch(kube, PODS, Pod, pod, self._pod, label_selector=substrate.pool_label, name="ateoms")
+        self.placeholders = Watch(
+            kube, PODS, Pod, pod, self._pod, label_selector=names.PLACEHOLDER_LABEL, name="placeholders"
+        )
+        self.pools = Watch(
+            kube,
+            POOLS,
+            WorkerPool,
+            records.pool_record,
+            partial(self._object, ledger.pool_seen, ledger.pool_gone),
+            name="workerpools",
+            may_be_absent=True,  # uninstalled in the wrong order: there are no pools, and claims must not stay for it
+        )
+        self.atelets = Watch(
+            kube,
+            f"/api/v1/namespaces/{namespace}/pods",
+            Pod,
+            records.atelet_record,
+            partial(self._object, ledger.atelet_seen, ledger.atelet_gone),
+            label_selector=substrate.atelet_selector,
+            name="atelets",
+        )
+        self.daemonset = Watch(
+            kube,
+            f"/apis/apps/v1/namespaces/{namespace}/daemonsets",
+            DaemonSet,
+            records.atelet_template,
+            self._daemonset,
+            field_selector=f"metadata.name={substrate.atelet_daemonset}",
+            name="atelet-daemonset",
+        )
+        self.watches: tuple[Watch[Any, Any], ...] = (
+            self.pools,
+            self.daemonset,
+            self.nodes,
+            self.atelets,
+            self.ateoms,
+            self.placeholders,
+        )
+
+    @classmethod
+    def of(cls, runtime: Runtime) -> "View":
+        """This process's view; the first to ask starts its watches."""
+
+        def start(runtime: Runtime) -> View:
+            view = cls(runtime.kube, runtime.settings)
+            for watch in view.watches:
+                runtime.spawn(watch.run(), f"watch {watch.name}")
+            runtime.health.add("view", view.reason)
+            return view
+
+        return runtime.shared(cls, start)
+
+    def distrust(self, reason: str) -> None:
+        """Let nothing be decided from this view any more."""
+        self._distrusted = reason
+
+    def reason(self) -> str | None:
+        """Why nothing may be decided from the ledger now; None when it may."""
+        if self._distrusted:
+            return self._distrusted
+        for watch in self.watches:
+            age = watch.staleness()
+            if age > self._stale_after:
+                if not watch.synced.is_set():
+                    return f"the watch of {watch.name} has not synced yet"
+                return f"the watch of {watch.name} has been silent for {age:.0f} s"
+        return None
+
+    async def synced(self) -> None:
+        """Return once every watch has delivered a full list."""
+        for watch in self.watches:
+            await watch.synced.wait()
+
+    def follow_pods(self, listener: PodListener) -> None:
+        """Call it with the record of an ateom or a placeholder before and after each change, once the ledger has it."""
+        self._on_pod.append(listener)
+
+    def _pod(self, key: str, old: PodRecord | None, new: PodRecord | None) -> None:
+        if old and new is None:
+            # A pod with both labels is in both watches: one that loses a label has left one of them, and lives.
+            other = self.ateoms.store.get(key) or self.placeholders.store.get(key)
+            new = other if other and other.uid == old.uid else None
+        self._object(self.ledger.pod_seen, self.ledger.pod_gone, key, old, new)
+        for listener in self._on_pod:
+            listener(old, new)
+
+    def _object(
+        self,
+        seen: Callable[[R, float], None],
+        gone: Callable[[str, float], None],
+        _: str,
+        old: R | None,
+        new: R | None,
+    ) -> None:
+        now = self._clock()
+        if old and (new is None or new.uid != old.uid):
+            gone(old.uid, now)
+        if new:
+            seen(new, now)
+
+    def _node(self, name: str, _: NodeRecord | None, new: NodeRecord | None) -> None:
+        if new is None:
+            self.ledger.node_gone(name, self._clock())
+        else:
+            self.ledger.node_seen(new, self._clock())
+            self._bar(new)
+
+    def _daemonset(self, _: str, __: AteletTemplate | None, new: AteletTemplate | None) -> None:
+        self.template = new
+        for node in self.ledger.nodes.values():
+            if node.record:
+                self._bar(node.record)
+
+    def _bar(self, record: NodeRecord) -> None:
+        self.ledger.nodes[record.name].barred = cannot_run(self.template, record) if self.template else ""

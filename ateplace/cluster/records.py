@@ -1,0 +1,245 @@
+"""What we remember of each object: a few interned strings and numbers, never the object.
+
+A project function turns a decoded object (`ateplace.kube.objects`) into its record, or None for "as if it were not
+there". Records are immutable and acyclic, so they are kept out of the garbage collector; strings that many records
+share (namespaces, pools, nodes, label keys) are interned. 5,000 ateoms cost about 2 MiB this way.
+"""
+
+from datetime import datetime
+from sys import intern
+
+from msgspec import Struct
+
+from ateplace import names
+from ateplace.cluster.resources import (
+    PODS,
+    Amounts,
+    Shape,
+    amounts,
+    default_requests,
+    host_ports,
+    pack,
+    requests,
+    shape,
+)
+from ateplace.kube.objects import DaemonSet, Node, NodeSelectorTerm, Pod, PodStatus, Taint, Toleration, WorkerPool
+
+FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+class PodRecord(Struct, frozen=True, gc=False):
+    """An ateom or a placeholder."""
+
+    uid: str
+    namespace: str
+    name: str
+    pool: str
+    """The WorkerPool's name, from the label."""
+    pool_uid: str
+    """The WorkerPool's UID, from our label; empty on pods made before we were installed."""
+    node: str
+    """Empty while unbound."""
+    shape: Shape
+    placeholder: bool = False
+    terminating: bool = False
+    finished: bool = False
+    """Succeeded or Failed: it takes no room and holds no claim."""
+    preempted: bool = False
+    """Whether a scheduler has said that it is about to delete it for another pod."""
+    waited: float | None = None
+    """Seconds that an ateom was in the `wait-for-atelet` init container; None while that is not over."""
+
+
+class NodeRecord(Struct, frozen=True, gc=False):
+    name: str
+    uid: str
+    version: int
+    """Its resourceVersion: on one etcd these are ordered, so that events older than a write of ours are told apart."""
+    labelled: bool
+    claims: dict[str, str]
+    """Pool UID to the value of its claim."""
+    labels: dict[str, str]
+    taints: tuple[tuple[str, str, str], ...]
+    """(key, value, effect), without PreferNoSchedule."""
+    allocatable: Amounts
+    slots: int
+    """How many pods it takes."""
+    annotation_bytes: int
+    deleting: bool
+
+
+class AteletRecord(Struct, frozen=True, gc=False):
+    uid: str
+    name: str
+    node: str
+    """Where it is, or, while it is unbound, where its DaemonSet wants it."""
+    bound: bool
+    ready: bool
+    trouble: str
+    """Why it does not run (CrashLoopBackOff, OutOfcpu, Unschedulable…); empty when there is nothing to say."""
+    terminating: bool
+
+
+class PoolRecord(Struct, frozen=True, gc=False):
+    uid: str
+    namespace: str
+    name: str
+    version: int
+    deleting: bool
+    finalizers: tuple[str, ...]
+    headroom: str
+    """The annotation as somebody wrote it: not necessarily a number."""
+    warm: bool
+    """Whether its placeholders hold claims."""
+    replicas: int = 0
+    """How many ateoms it should have."""
+
+
+class AteletTemplate(Struct, frozen=True, gc=False):
+    """What decides where the atelet DaemonSet can run, and the room it needs there."""
+
+    uid: str
+    selector: tuple[tuple[str, str], ...]
+    """nodeSelector without our own label."""
+    gated: bool
+    """Whether the nodeSelector has our label at all."""
+    terms: tuple[NodeSelectorTerm, ...] | None
+    """Required node affinity: any of these; None when there is none."""
+    tolerations: tuple[Toleration, ...]
+    requests: Amounts
+    ports: frozenset[tuple[str, int]]
+
+
+def pod_record(pod: Pod, pool_label: str = names.POOL_LABEL) -> PodRecord | None:
+    """An ateom's or placeholder's record; None for any other pod."""
+    meta = pod.metadata
+    placeholder = meta.label(names.PLACEHOLDER_LABEL)
+    pool = placeholder or meta.label(pool_label)
+    if not pool:
+        return None
+    status = pod.status
+    conditions = (status.conditions or ()) if status else ()
+    return PodRecord(
+        uid=meta.uid,
+        namespace=intern(meta.namespace),
+        name=meta.name,
+        pool=intern(pool),
+        pool_uid=intern(meta.label(names.POOL_UID_LABEL)),
+        node=intern(pod.spec.node_name),
+        shape=shape(pod.spec),
+        placeholder=bool(placeholder),
+        terminating=meta.deletion_timestamp is not None,
+        finished=status is not None and status.phase in FINISHED,
+        preempted=any(one.type == "DisruptionTarget" and one.reason == "PreemptionByScheduler" for one in conditions),
+        waited=None if placeholder or status is None else _waited(status),
+    )
+
+
+def _waited(status: PodStatus) -> float | None:
+    for one in status.init_container_statuses or ():
+        ended = one.state.terminated if one.state else None
+        if one.name == names.INIT_CONTAINER and ended and ended.started_at and ended.finished_at:
+            started, finished = datetime.fromisoformat(ended.started_at), datetime.fromisoformat(ended.finished_at)
+            return max(0.0, (finished - started).total_seconds())
+    return None
+
+
+def node_record(node: Node) -> NodeRecord:
+    meta = node.metadata
+    annotations = meta.annotations or {}
+    wire = amounts(node.status.allocatable if node.status else None)
+    slots = wire.pop(PODS, 0)
+    taints = node.spec.taints if node.spec and node.spec.taints else ()
+    return NodeRecord(
+        name=intern(meta.name),
+        uid=meta.uid,
+        version=int(meta.resource_version or 0),
+        labelled=meta.label(names.NODE_LABEL) == "true",
+        claims={
+            intern(pool): value for key, value in annotations.items() if (pool := names.claimed_pool(key)) is not None
+        },
+        labels={intern(key): intern(value) for key, value in (meta.labels or {}).items()},
+        taints=tuple(_taint(taint) for taint in taints if taint.effect != "PreferNoSchedule"),
+        allocatable=pack(wire),
+        slots=slots,
+        annotation_bytes=sum(len(key) + len(value.encode()) for key, value in annotations.items()),
+        deleting=meta.deletion_timestamp is not None,
+    )
+
+
+def _taint(taint: Taint) -> tuple[str, str, str]:
+    return intern(taint.key), intern(taint.value), intern(taint.effect)
+
+
+def atelet_record(pod: Pod) -> AteletRecord | None:
+    """An atelet pod's record; None when it has finished or says of no node that it is for that one."""
+    status = pod.status
+    if status and status.phase in FINISHED:
+        return None
+    node = pod.spec.node_name or _wanted_node(pod)
+    if not node:
+        return None
+    conditions = {condition.type: condition for condition in (status.conditions or ())} if status else {}
+    trouble = next(
+        (
+            container.state.waiting.reason
+            for container in ((status.container_statuses or ()) if status else ())
+            if container.state and container.state.waiting and not container.ready
+        ),
+        "",
+    )
+    scheduled = conditions.get("PodScheduled")
+    if not pod.spec.node_name and scheduled and scheduled.status == "False":
+        trouble = scheduled.reason
+    return AteletRecord(
+        uid=pod.metadata.uid,
+        name=pod.metadata.name,
+        node=intern(node),
+        bound=bool(pod.spec.node_name),
+        ready="Ready" in conditions and conditions["Ready"].status == "True",
+        trouble=intern(trouble),
+        terminating=pod.metadata.deletion_timestamp is not None,
+    )
+
+
+def _wanted_node(pod: Pod) -> str:
+    """The node that the DaemonSet controller made this pod for: it says so in the pod's affinity."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    for term in (required.node_selector_terms or ()) if required else ():
+        for field in term.match_fields or ():
+            if field.key == "metadata.name" and field.operator == "In" and field.values:
+                return field.values[0]
+    return ""
+
+
+def pool_record(pool: WorkerPool) -> PoolRecord:
+    meta = pool.metadata
+    return PoolRecord(
+        uid=intern(meta.uid),
+        namespace=intern(meta.namespace),
+        name=intern(meta.name),
+        version=int(meta.resource_version or 0),
+        deleting=meta.deletion_timestamp is not None,
+        finalizers=tuple(intern(finalizer) for finalizer in meta.finalizers or ()),
+        headroom=meta.annotation(names.HEADROOM_ANNOTATION),
+        warm=meta.annotation(names.HEADROOM_WARM_ANNOTATION) != "false",
+        replicas=pool.spec.replicas if pool.spec else 0,
+    )
+
+
+def atelet_template(daemonset: DaemonSet) -> AteletTemplate:
+    spec = daemonset.spec.template.spec
+    default_requests(spec)
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    selector = spec.node_selector or {}
+    return AteletTemplate(
+        uid=daemonset.metadata.uid,
+        selector=tuple(sorted((key, value) for key, value in selector.items() if key != names.NODE_LABEL)),
+        gated=names.NODE_LABEL in selector,
+        terms=tuple(required.node_selector_terms or ()) if required else None,
+        tolerations=tuple(spec.tolerations or ()),
+        requests=requests(spec),
+        ports=host_ports(spec),
+    )

@@ -1,0 +1,193 @@
+"""What the ledger keeps: nodes, pools, one on the other, and picks in flight. Only the ledger changes them."""
+
+import enum
+from math import inf
+from typing import Final
+
+from msgspec import Struct, field
+
+from ateplace.cluster.records import AteletRecord, NodeRecord, PoolRecord
+from ateplace.cluster.resources import Amounts, Shape
+
+CRASH_LOOP: Final = "CrashLoopBackOff"
+
+
+class State(enum.Enum):
+    NONE = "none"
+    FRESH = "fresh"
+    HELD = "held"
+    LINGERING = "lingering"
+
+
+class Warmth(enum.IntEnum):
+    COLD = 0
+    CLAIMED = 1
+    READY = 2
+
+
+class Tenant(Struct, gc=False):
+    """One pool on one node."""
+
+    value: str | None = None
+    """The claim as the watch last showed it, or as we wrote it since; None: no claim."""
+    changed: float = -inf
+    """When this process last saw the claim's value change."""
+    unused: float = -inf
+    """When its last live pod here went; -inf when it never had one."""
+    sent: float = -inf
+    """When the last write that this process had acknowledged was sent; -inf when none stands."""
+    version: int = 0
+    """The node's resourceVersion after that write."""
+    ateoms: int = 0
+    placeholders: int = 0
+    picks: int = 0
+
+    def empty(self) -> bool:
+        return self.value is None and not (self.ateoms or self.placeholders or self.picks)
+
+    def holders(self, *, warm: bool) -> int:
+        """How many pods hold the claim; placeholders do in a pool whose headroom is warm."""
+        return self.ateoms + self.placeholders if warm else self.ateoms
+
+
+class Reading(Struct, frozen=True, gc=False):
+    """What pods other than ateoms, placeholders and atelet took on a node when it was opened."""
+
+    used: Amounts
+    pods: int
+    ports: frozenset[tuple[str, int]]
+    at: float
+    each: dict[str, Amounts] = {}
+    """What each of them takes, by UID: for those that would be preempted."""
+
+
+class Node(Struct, gc=False):
+    """Everything known about one node name."""
+
+    name: str
+    record: NodeRecord | None = None
+    barred: str = ""
+    """Why atelet can never run here; empty when it can. Kept by `ateplace.cluster.feed`."""
+    tenants: dict[str, Tenant] = field(default_factory=dict)
+    used: dict[str, int] = field(default_factory=dict)
+    """What ateoms, placeholders and picks count for here."""
+    reserved: dict[str, int] = field(default_factory=dict)
+    """The placeholders' part of that: room that ateoms may have."""
+    pods: int = 0
+    ateoms: int = 0
+    """Ateoms here, picks included (placeholders not)."""
+    placeholders: int = 0
+    room: dict[str, int] = field(default_factory=dict)
+    """What is allocatable."""
+    fullness: float = 0.0
+    """The largest share of any allocatable resource, or of the pod slots, that `used` and `pods` are."""
+    atelets: dict[str, AteletRecord] = field(default_factory=dict)
+    atelet_ready: bool = False
+    atelet_bound: bool = False
+    unready_since: float = inf
+    """Since when a claimed node that has had an atelet pod has none that is Ready; inf otherwise. A pod that failed and
+    was removed does not begin a new time."""
+    crashed: tuple[str, float] = ("", -inf)
+    """The atelet pod that was last seen crash-looping here, and when."""
+    reading: Reading | None = None
+    claims: int = 0
+    """How many tenants have a claim."""
+    own: bool = False
+    """Whether this process opened it, and nobody else has claimed it since: then all picks for it are known here."""
+    wrote: dict[str, str] = field(default_factory=dict)
+    """Pool UID to the value that this process last sent, while it opens the node or is its own."""
+
+    def warmth(self) -> Warmth:
+        if not self.claims:
+            return Warmth.COLD
+        return Warmth.READY if self.atelet_ready else Warmth.CLAIMED
+
+    def load(self, shape: Shape, *, placeholder: bool, times: int) -> None:
+        """Count so many more pods of this shape here, or fewer."""
+        used = self.used
+        for name, amount in shape.counted:
+            used[name] = used.get(name, 0) + times * amount
+        self.pods += times
+        if placeholder:
+            for name, amount in shape.counted:
+                self.reserved[name] = self.reserved.get(name, 0) + times * amount
+            self.placeholders += times
+        else:
+            self.ateoms += times
+        self.weigh()
+
+    def weigh(self) -> None:
+        """Bring `fullness` up to date."""
+        record = self.record
+        if record is None:
+            self.fullness = 0.0
+            return
+        used = self.used
+        share = self.pods / record.slots if record.slots else 0.0
+        for name, amount in record.allocatable:
+            taken = used.get(name)
+            if taken and taken > share * amount:
+                share = taken / amount
+        self.fullness = share
+
+    def review_atelets(self, now: float) -> None:
+        """Bring up to date what follows from `atelets`."""
+        there = self.atelets.values()
+        self.atelet_ready = any(atelet.ready and not atelet.terminating for atelet in there)
+        self.atelet_bound = any(atelet.bound for atelet in there)
+        for atelet in there:
+            if atelet.trouble == CRASH_LOOP:
+                self.crashed = (atelet.uid, now)
+        if self.atelet_ready or not (there or self.claims):
+            self.unready_since = inf
+        elif there and self.unready_since == inf:
+            self.unready_since = now
+
+
+class Pool(Struct, gc=False):
+    """Everything known about one WorkerPool UID."""
+
+    uid: str
+    record: PoolRecord | None = None
+    nodes: dict[str, Tenant] = field(default_factory=dict)
+    unbound: int = 0
+    """Live pods of it that no node has yet, by our watch."""
+    unbound_placeholders: int = 0
+    """Those of them that are placeholders."""
+    pods: int = 0
+    """Live pods of it, bound or not, placeholders included."""
+    ateoms: int = 0
+    """Those of them that are ateoms."""
+    picks: int = 0
+    pending: int = 0
+    """Unbound ateoms that have not been picked a node yet and were not refused lately."""
+
+    @property
+    def warm(self) -> bool:
+        """Whether placeholders hold claims. Those of a pool that we do not know hold none: whoever may create pods can
+        invent a pool's UID. Ateoms always hold theirs: their pool may be gone without them."""
+        return self.record is not None and self.record.warm
+
+    @property
+    def awaited(self) -> int:
+        """Ateoms that will want a node: those that do, and those that are still to be made."""
+        return self.pending + max(0, self.record.replicas - self.ateoms if self.record else 0)
+
+    @property
+    def claimants(self) -> int:
+        """Unbound pods that will hold a claim wherever they go."""
+        return self.unbound if self.warm else self.unbound - self.unbound_placeholders
+
+
+class Attempt(Struct, gc=False):
+    """What we last answered for a pod that is not bound yet."""
+
+    pool: str
+    node: str
+    """Empty when nothing is in flight."""
+    shape: Shape
+    placeholder: bool
+    version: str
+    at: float
+    avoid: tuple[str, ...] = ()
+    """Nodes that failed this pod, the latest last."""

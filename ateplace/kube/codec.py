@@ -1,0 +1,194 @@
+"""Bytes to structs and back. Decoders are made once per type; fields that a struct does not have are skipped."""
+
+from collections.abc import Iterator
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ateplace.errors import KubeError
+from ateplace.kube.failures import Status
+from ateplace.kube.objects import Metadata
+
+LINE_BYTES = 16 * 1024 * 1024
+"""The longest watch event taken. An object can have 3 MiB (etcd's limit is 1.5 MiB, JSON writes it longer)."""
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+
+class Object(Protocol):
+    """What every wire struct has."""
+
+    @property
+    def metadata(self) -> Metadata: ...
+
+
+T = TypeVar("T")
+
+encode = msgspec.json.Encoder().encode
+
+
+_decoders: dict[Any, "msgspec.json.Decoder[Any]"] = {}
+
+
+def _decoder(type_: Any) -> "msgspec.json.Decoder[Any]":
+    decoder = _decoders.get(type_)
+    if decoder is None:
+        decoder = _decoders[type_] = msgspec.json.Decoder(type_)
+    return decoder
+
+
+def decode(type_: type[T], body: bytes, what: str) -> T:
+    """One object; raises KubeError when it is not what was asked for."""
+    try:
+        return cast("T", _decoder(type_).decode(body))
+    except msgspec.DecodeError as error:
+        raise KubeError(f"{what}: cannot read the answer: {error}") from error
+
+
+def key(metadata: Metadata) -> str:
+    """ "namespace/name", or "name" for what is in no namespace."""
+    return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+
+
+def version(text: str) -> int:
+    """A resourceVersion as the number that it is; KubeError for anything else."""
+    if not (text.isascii() and text.isdigit()):
+        raise KubeError(f"{text[:64]!r} is no resourceVersion that can be compared")
+    return int(text)
+
+
+class ListMeta(Struct, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class Page(Struct, Generic[T]):
+    metadata: ListMeta
+    items: list[T] | None = None
+
+
+class BookmarkMetadata(Struct, rename="camel"):
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class BookmarkObject(Struct):
+    metadata: BookmarkMetadata
+
+
+class Added(Struct, Generic[T], tag_field="type", tag="ADDED"):
+    object: T
+
+
+class Modified(Struct, Generic[T], tag_field="type", tag="MODIFIED"):
+    object: T
+
+
+class Deleted(Struct, Generic[T], tag_field="type", tag="DELETED"):
+    object: T
+
+
+class Bookmark(Struct, tag_field="type", tag="BOOKMARK"):
+    object: BookmarkObject
+
+    @property
+    def ends_the_list(self) -> bool:
+        annotations = self.object.metadata.annotations
+        return annotations is not None and annotations.get(INITIAL_EVENTS_END) == "true"
+
+
+class Failed(Struct, tag_field="type", tag="ERROR"):
+    object: Status
+
+
+class Bare(Struct):
+    """An object that its own struct could not read."""
+
+    metadata: Metadata
+
+
+class Unreadable(Struct):
+    """An event or item whose object is not what its struct says; `why` is the decoder's reason."""
+
+    object: Bare
+    why: str
+
+
+Items = list[T | Unreadable]
+Event = Added[T] | Modified[T] | Deleted[T] | Bookmark | Failed | Unreadable
+
+
+_event_decoders: dict[Any, "msgspec.json.Decoder[Any]"] = {}
+
+
+def _event_decoder(type_: Any) -> "msgspec.json.Decoder[Any]":
+    # One pass: the API server writes `type` first, so the struct is known before `object` begins.
+    decoder = _event_decoders.get(type_)
+    if decoder is None:
+        union = Added[type_] | Modified[type_] | Deleted[type_] | Bookmark | Failed
+        decoder = _event_decoders[type_] = msgspec.json.Decoder(union)
+    return decoder
+
+
+def decode_event(type_: type[T], line: bytes) -> Event[T]:
+    """One line of a watch; raises KubeError for what is no event at all."""
+    try:
+        return cast("Event[T]", _event_decoder(type_).decode(line))
+    except msgspec.DecodeError as error:
+        try:
+            bare = _event_decoder(Bare).decode(line)
+            if isinstance(bare, Deleted):
+                return cast("Event[T]", bare)
+            return Unreadable(bare.object, str(error))
+        except msgspec.DecodeError:
+            raise KubeError(f"watch: cannot read an event: {error}") from error
+
+
+def decode_page(type_: type[T], body: bytes, what: str) -> tuple[ListMeta, Items[T]]:
+    """One page of a list; an item that cannot be read does not hide the others."""
+    try:
+        page = _decoder(Page[type_]).decode(body)  # type: ignore[valid-type]
+        return page.metadata, page.items or []
+    except msgspec.DecodeError:
+        raw = decode(Page[Raw], body, what)
+    items: Items[T] = []
+    for item in raw.items or ():
+        try:
+            items.append(_decoder(type_).decode(item))
+        except msgspec.ValidationError as error:
+            items.append(Unreadable(decode(Bare, bytes(item), what), str(error)))
+    return raw.metadata, items
+
+
+class Lines:
+    """Splits a stream of chunks into lines: each byte is looked at once, however long the line.
+
+    (aiohttp's readline refuses lines longer than its buffer.) An unfinished last line stays inside: a stream that
+    ends in the middle of an event has not delivered it.
+    """
+
+    def __init__(self, most: int = LINE_BYTES) -> None:
+        self._most = most
+        self._parts: list[bytes] = []
+        self._held = 0
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """The lines that this chunk completes, without their ends; raises KubeError for one over the limit."""
+        start = 0
+        while (end := chunk.find(b"\n", start)) >= 0:
+            line = chunk[start:end]
+            if self._parts:
+                self._parts.append(line)
+                line = b"".join(self._parts)
+                self._parts.clear()
+                self._held = 0
+            start = end + 1
+            if len(line) > self._most:
+                raise KubeError(f"a watch event of {len(line)} bytes: more than {self._most} are not taken")
+            if line:
+                yield line
+        if start < len(chunk):
+            self._parts.append(chunk[start:])
+            self._held += len(chunk) - start
+            if self._held > self._most:
+                raise KubeError(f"a watch event of more than {self._most} bytes is not taken")

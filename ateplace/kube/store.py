@@ -1,0 +1,150 @@
+"""What a watch knows, without any I/O: fed with events and pages, it says what changed.
+
+                begin()            end of the list
+    (empty) -------------> Listing ---------------> Live <--+ events, bookmarks: the version rises
+                              ^                      |  +---+
+                              +----------------------+
+                               begin(): too old to go on, or history was rewritten
+
+While Listing, everything is collected aside and `store` stays as it was; at the end the two are compared. So nobody
+sees half a list, a deletion missed in a gap is found, and a list that breaks off leaves no trace. Live, an event
+older than the version reached is dropped: one etcd has one order, and its resourceVersions are numbers in it.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from ateplace import errors
+from ateplace.kube import codec, failures
+
+T = TypeVar("T", bound=codec.Object)
+R = TypeVar("R")
+
+Change = tuple[str, R | None, R | None]
+"""Key, record before, record now; None: there was or is none."""
+
+
+class NoStreamingListError(errors.KubeError):
+    """This server, or its storage, lists in pages only."""
+
+
+class Mirror(Generic[T, R]):
+    """The records of all objects of one watch, by key.
+
+    `project` makes the record that is kept; None means that the object is of no interest, the same as absent.
+    A record equal to the one before is no change, and the one before is kept: whatever tells two objects of
+    one name apart for the user, such as the uid, belongs into the record.
+    """
+
+    def __init__(self, project: Callable[[T], R | None]) -> None:
+        self.project = project
+        self._list: dict[str, R] = {}
+        self.listing = False
+        self._events_before = 0
+        self.store: dict[str, R] = {}
+        self.version = 0
+        """`store` is complete up to here; 0 before the first list."""
+        self.lists = 0
+        """Full lists taken over."""
+        self.events = 0
+        """Events read, the items of streaming lists included, bookmarks not."""
+        self.signs = 0
+        """Events and bookmarks that told something while Live."""
+        self.unreadable = 0
+        """Objects that could not be decoded: they count as absent, and must not hide the others."""
+
+    def begin(self) -> None:
+        """A full list begins; one that was under way is forgotten."""
+        self._list = {}
+        self.listing = True
+        self._events_before = self.events
+
+    def page(self, items: Iterable[T | codec.Unreadable]) -> None:
+        """A part of the list that is under way."""
+        for item in items:
+            self._collect(item)
+
+    def end(self, version: int) -> list[Change[R]]:
+        """The list is complete as of `version`: what differs from what we had, deletions first."""
+        fresh, self._list = self._list, {}
+        self.listing = False
+        self.version = version
+        self.lists += 1
+        store = self.store
+        gone = [key for key in store if key not in fresh]
+        changes: list[Change[R]] = [(key, store.pop(key), None) for key in gone]
+        for key, record in fresh.items():
+            old = store.get(key)
+            if old is not record:
+                store[key] = record
+                changes.append((key, old, record))
+        return changes
+
+    def feed(self, event: codec.Event[T]) -> list[Change[R]]:
+        """One event of the stream; raises what an ERROR event says, and Gone when only a list helps."""
+        if isinstance(event, codec.Bookmark):
+            return self._bookmark(event)
+        if isinstance(event, codec.Failed):
+            error = failures.from_status("watch", event.object)
+            if self.listing and self.events == self._events_before:
+                raise NoStreamingListError(str(error), status=error.status, reason=error.reason)
+            raise error
+        self.events += 1
+        metadata = event.object.metadata
+        if self.listing:
+            # Between the list's items and its end there may be events already: what happened meanwhile.
+            if isinstance(event, codec.Deleted):
+                self._list.pop(codec.key(metadata), None)
+            else:
+                self._collect(event if isinstance(event, codec.Unreadable) else event.object)
+            return []
+        version = codec.version(metadata.resource_version)
+        if version < self.version:
+            return []
+        self.version = version
+        self.signs += 1
+        record = None
+        if isinstance(event, codec.Unreadable):
+            self.unreadable += 1
+        elif not isinstance(event, codec.Deleted):
+            record = self.project(event.object)
+        return self._put(codec.key(metadata), record)
+
+    def _bookmark(self, event: codec.Bookmark) -> list[Change[R]]:
+        version = codec.version(event.object.metadata.resource_version)
+        if self.listing:
+            if not event.ends_the_list:
+                raise NoStreamingListError("watch: a bookmark came that does not end the list")
+            return self.end(version)
+        if version < self.version:
+            # The server knows less than we do: restored from a backup, or far behind. Only a list tells.
+            raise errors.Gone(f"watch: the server is at {version}, and was at {self.version} before", status=410)
+        self.version = version
+        self.signs += 1
+        return []
+
+    def _collect(self, item: T | codec.Unreadable) -> None:
+        if isinstance(item, codec.Unreadable):
+            self.unreadable += 1
+            self._list.pop(codec.key(item.object.metadata), None)
+            return
+        key = codec.key(item.metadata)
+        record = self.project(item)
+        if record is None:
+            self._list.pop(key, None)
+            return
+        # Most objects have not changed since the last list: then the old record serves, and is not doubled.
+        old = self.store.get(key)
+        self._list[key] = old if old is not None and old == record else record
+
+    def _put(self, key: str, record: R | None) -> list[Change[R]]:
+        old = self.store.get(key)
+        if record is None:
+            if old is None:
+                return []
+            del self.store[key]
+        elif old is not None and old == record:
+            return []
+        else:
+            self.store[key] = record
+        return [(key, old, record)]

@@ -1,0 +1,98 @@
+"""Structured logs on the standard library's logging.
+
+Use: `log = logging.getLogger(__name__)`, then `log.info("claim released", extra={"node": …, "pool": …})`. The
+message is constant, what varies is a field: one can search for either. Bodies are never logged.
+"""
+
+import json
+import logging
+import sys
+import time
+from typing import IO, Final
+
+from ateplace import settings
+
+STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
+"""What every record has; anything else came in through `extra`."""
+
+LONGEST: Final = 2000
+"""Characters of one field: what comes from outside must not fill a disk."""
+
+
+def setup(options: settings.Log, stream: IO[str] | None = None) -> None:
+    """Send all logs of this process to `stream` (standard error), in the format that the settings ask for."""
+    stream = stream or sys.stderr
+    handler = logging.StreamHandler(stream)
+    as_text = options.format == "text" or (options.format == "auto" and stream.isatty())
+    handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(options.level.upper())
+    if options.level != "debug":
+        for noisy in ("asyncio", "aiohttp", "httpx", "httpcore", "kubernetes"):
+            logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def fields(record: logging.LogRecord) -> dict[str, object]:
+    """What the caller passed as `extra`, ready for JSON."""
+    return {key: _plain(value) for key, value in record.__dict__.items() if key not in STANDARD}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, the fields, and `error` with a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _utc(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _message(record),
+        }
+        for key, value in fields(record).items():
+            line.setdefault(key, value)
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class TextFormatter(logging.Formatter):
+    """A line for people: `12:00:01.250 INFO  reconciler.claims.release: claim released  node=n1 pool=p`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        line = f"{clock}.{record.msecs:03.0f} {record.levelname:<5} {record.name}: {_message(record)}"
+        extra = " ".join(f"{key}={_shown(value)}" for key, value in fields(record).items())
+        if extra:
+            line += "  " + extra
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+def _message(record: logging.LogRecord) -> str:
+    return record.getMessage().strip()[:LONGEST]
+
+
+def _utc(seconds: float) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds % 1 * 1e6):06d}Z"
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return str(value)[:LONGEST]
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False) if not text or any(c in text for c in ' "=\n\r\t') else text

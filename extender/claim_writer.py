@@ -1,0 +1,196 @@
+"""Claiming nodes: one merge patch per (node, pool), one at a time, acknowledged before anything is answered.
+
+    open     a node that has no claim of the pool yet: patch it and, at the same time, read what other pods are there
+    touch    the same patch on a lingering claim, or on one that another process wrote: its value changes, so that the
+             reconciler's linger starts again
+    ahead    open or touch without waiting, for the pods that come next
+
+The patch carries the Node's uid, so that a Node recreated under its name is refused by the API server; it never
+creates anything, and it is idempotent. One that opens a node carries the version in which nobody had claimed it, so
+that of two replicas only one opens it. When its outcome is unknown we read the Node: either our very value is there,
+with the label, or it is sent again, as long as the caller's deadline allows.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from ateplace import errors, names
+from ateplace.cluster import claim_patch
+from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.records import FINISHED
+from ateplace.cluster.resources import Amounts, host_ports, pack, requests, total
+from ateplace.cluster.state import Node, Reading
+from ateplace.kube import Kube
+from ateplace.kube.objects import Metadata, Pod
+from ateplace.settings import Substrate
+from extender import metrics
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ATTEMPT_SECONDS: Final = 2.0
+"""How long one patch may take before we look whether it went through."""
+ATTEMPTS: Final = 4
+
+
+class Written(Struct):
+    """What we read of a Node after writing it."""
+
+    metadata: Metadata
+
+
+class Claims:
+    """Loop-confined. `deadline` bounds every wait of a caller; a write under way is finished for the next one."""
+
+    def __init__(self, kube: Kube, ledger: Ledger, substrate: Substrate, *, deadline: float) -> None:
+        self._kube = kube
+        self._ledger = ledger
+        self._substrate = substrate
+        self._deadline = deadline
+        self._writes: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._reads: dict[str, asyncio.Task[None]] = {}
+
+    async def open(self, node: Node, pool: str, *, write: bool, read: bool, until: float) -> None:
+        """Claim the node, read its pods, or both; raises KubeError when that failed, TimeoutError at `until`."""
+        tasks = [*([self._write(node, pool)] if write else ()), *([self._read(node)] if read else ())]
+        async with asyncio.timeout_at(until):
+            for task in tasks:
+                await asyncio.shield(task)
+
+    def ahead(self, nodes: Iterable[Node], pool: str, *, read: Callable[[Node], bool], wary: bool) -> list[str]:
+        """Begin to claim; who needs one of them meanwhile waits for the same write. `wary`: one that must be read is
+        only read, and claimed when somebody needs it and it is known to have room. Which ones are being claimed."""
+        claimed = []
+        for node in nodes:
+            unread = read(node)
+            if unread:
+                self._read(node)
+            if wary and unread:
+                continue
+            claimed.append(node.name)
+            if (node.name, pool) not in self._writes:
+                metrics.AHEAD.inc()
+                self._write(node, pool)
+        return claimed
+
+    async def close(self) -> None:
+        """Wait for what is under way: a write that was sent is better known than guessed."""
+        tasks = [*self._writes.values(), *self._reads.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._deadline)
+        for task in tasks:
+            task.cancel()
+
+    def _write(self, node: Node, pool: str) -> asyncio.Task[None]:
+        key = (node.name, pool)
+        uid, version = (node.record.uid, node.record.version) if node.record else ("", 0)
+        return _single(self._writes, key, lambda: self._patch(node.name, uid, pool, 0 if node.claims else version))
+
+    def _read(self, node: Node) -> asyncio.Task[None]:
+        return _single(self._reads, node.name, lambda: self._list(node.name, node.record.uid if node.record else ""))
+
+    async def _patch(self, name: str, uid: str, pool: str, unclaimed: int) -> None:
+        """`unclaimed`: the version of the Node in which it has no claim; the write is then refused on any other, so
+        that of two replicas only one opens it. 0: it has one."""
+        path = f"/api/v1/nodes/{quote(name)}"
+        within = min(ATTEMPT_SECONDS, self._deadline)
+        value = claim_patch.value()
+        meta = claim_patch.claims(uid, (pool,), value)
+        for attempt in range(ATTEMPTS):
+            sent = time.monotonic()
+            body = {"metadata": {**meta, "resourceVersion": str(unclaimed)} if unclaimed else meta}
+            self._ledger.sending(name, pool, value, opening=unclaimed > 0)
+            try:
+                written = await self._kube.patch(path, body, Written, query=claim_patch.MANAGER, deadline=within)
+            except errors.TooManyRequests:
+                metrics.CLAIMS.labels("throttled").inc()
+                raise
+            except (errors.Unavailable, TimeoutError) as error:
+                metrics.CLAIMS.labels("unknown").inc()
+                log.info(
+                    "claim's outcome is unknown, looking", extra={"node": name, "pool": pool, "reason": str(error)}
+                )
+                written = await self._kube.get(path, Written, deadline=within)
+                found = written.metadata
+                there = found.uid == uid and found.annotation(names.claim_key(pool)) == value
+                if not there or found.label(names.NODE_LABEL) != "true":
+                    if attempt == ATTEMPTS - 1:
+                        raise
+                    continue
+            except errors.Refused as error:
+                if unclaimed and attempt < ATTEMPTS - 1 and isinstance(error, errors.Conflict):
+                    # It has changed since: somebody has claimed it, we for another pool, or it is only its status.
+                    found = (await self._kube.get(path, Written, deadline=within)).metadata
+                    claimed = _claimed(found)
+                    if found.uid == uid and self._ledger.is_ours(name, claimed):
+                        unclaimed = 0 if claimed else int(found.resource_version or 0)
+                        continue
+                metrics.CLAIMS.labels("refused").inc()
+                raise
+            break
+        metrics.CLAIMS.labels("written").inc()
+        self._ledger.acknowledge(
+            name,
+            uid,
+            pool,
+            value=value,
+            version=int(written.metadata.resource_version or 0),
+            sent=sent,
+            now=time.monotonic(),
+            opened=unclaimed > 0,
+        )
+        log.debug("claimed", extra={"node": name, "pool": pool})
+
+    async def _list(self, name: str, uid: str) -> None:
+        at = time.monotonic()
+        found: dict[str, Amounts] = {}
+        ports: set[tuple[str, int]] = set()
+        query = {"fieldSelector": f"spec.nodeName={name}", "resourceVersion": "0"}
+        async for pod in self._kube.list("/api/v1/pods", Pod, query=query):
+            if self._counts(pod):
+                found[pod.metadata.uid] = requests(pod.spec)
+                ports |= host_ports(pod.spec)
+        metrics.READINGS.inc()
+        self._ledger.read(name, uid, Reading(pack(total(found.values())), len(found), frozenset(ports), at, found))
+
+    def _counts(self, pod: Pod) -> bool:
+        """Whether it is a stranger that takes room: ateoms and placeholders are watched, atelet is what room is for."""
+        meta = pod.metadata
+        if pod.status and pod.status.phase in FINISHED:
+            return False
+        if meta.label(self._substrate.pool_label) or meta.label(names.PLACEHOLDER_LABEL):
+            return False
+        return meta.namespace != self._substrate.atelet_namespace or not any(
+            owner.kind == "DaemonSet" and owner.name == self._substrate.atelet_daemonset
+            for owner in meta.owner_references or ()
+        )
+
+
+def _claimed(meta: Metadata) -> dict[str, str]:
+    return {
+        pool: value for key, value in (meta.annotations or {}).items() if (pool := names.claimed_pool(key)) is not None
+    }
+
+
+def _single(
+    running: dict[T, asyncio.Task[None]], key: T, make: Callable[[], Coroutine[None, None, None]]
+) -> asyncio.Task[None]:
+    """The task under way for this key, or a new one."""
+    task = running.get(key)
+    if task is None:
+        task = running[key] = asyncio.get_running_loop().create_task(make())
+
+        def done(task: asyncio.Task[None]) -> None:
+            del running[key]
+            if not task.cancelled() and (error := task.exception()):
+                log.info("claim failed", extra={"what": str(key), "reason": str(error)})
+
+        task.add_done_callback(done)
+    return task

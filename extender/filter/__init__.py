@@ -1,0 +1,1 @@
+"""The verb filter: choose a node, claim it, answer it."""

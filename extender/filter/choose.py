@@ -1,0 +1,277 @@
+"""Filter's decision: which node a pod should go to, and which ones to claim ahead (pure).
+
+The order of preference, better first:
+
+1. a node that has not failed this pod before;
+2. atelet Ready there, then claimed with atelet on its way, then cold;
+3. a node that already serves the pod's pool (no further claim, no patch in the scheduling cycle);
+4. the fuller one;
+5. the first by name, so that two replicas that see the same cluster choose alike.
+
+Placeholders have an order of their own (`extender.filter.placeholders`).
+
+Only nodes that the scheduler sent are considered: they have passed its own filters, the pods it has just assumed
+included, so full nodes are not among them. Nodes are ranked lazily, a tier at a time, and the first that will do is
+taken: usually that looks at the pool's own nodes and at none of the names.
+"""
+
+import heapq
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import inf
+
+from msgspec import Struct
+
+from ateplace.cluster.resources import Amounts
+from ateplace.cluster.state import Node, Tenant, Warmth
+from extender.filter.placeholders import Names, steer
+from extender.fit import HELD_BACK, UNCLAIMED, Case, answerable, capacity, drop, no_room
+
+Ranked = tuple[float, str, Node]
+"""Sorts the better first; names differ, so nodes are never compared."""
+SORTED_BELOW = 64
+EXPLAINED = 5
+
+
+class Choice(Struct, frozen=True, gc=False):
+    node: Node
+    also: tuple[str, ...] = ()
+    """More nodes that may be answered at once: for a pod with preferences of its own."""
+    ahead: tuple[Node, ...] = ()
+    """Nodes to claim at the same time for the pods that come next."""
+    ranking: tuple[tuple[str, Warmth, float], ...] = ()
+    """The best claimed nodes with their warmth and fullness, for `explain`."""
+
+
+def choose(case: Case, names: Names, *, excluded: Collection[str] = (), hold: bool = False) -> Choice | None:
+    """The node for this pod; None when none of them will do (`refusals` says why).
+
+    `excluded` were tried in this call, in vain. `hold`: open no cold node while a warm one has placeholders that are
+    large enough; the scheduler then preempts those.
+    """
+    if case.demand.placeholder:
+        placed = steer(case, names, excluded)
+        return Choice(placed) if placed else None
+    attempt = case.ledger.attempts.get(case.demand.uid)
+    avoid = attempt.avoid if attempt else ()
+    warm, crammed = _warm(case, names, {*avoid, *excluded}), _crammed(case, names, {*avoid, *excluded})
+    seen: list[Node] = []
+    best = next(warm, None) or next(crammed, None)
+    if best is not None:
+        seen.append(best)
+    elif hold and _placeholders_elsewhere(case):
+        return None
+    else:
+        best = next(_cold(case, names, {*avoid, *excluded}), None)
+        if best is None and avoid:
+            best = (
+                next(_warm(case, names, excluded), None)
+                or next(_crammed(case, names, excluded), None)
+                or next(_cold(case, names, excluded), None)
+            )
+    if best is None:
+        return None
+    also: tuple[str, ...] = ()
+    if case.demand.choosy:
+        seen += (*warm, *crammed)
+        counted, also = _several(case, seen)
+        best = counted or next(_cold(case, names, {*avoid, *excluded}), best)
+    ahead = _ahead(case, best, seen, warm, _cold(case, names, excluded))
+    ranking = tuple((node.name, node.warmth(), node.fullness) for node in seen[:EXPLAINED])
+    return Choice(best, tuple(name for name in also if name != best.name), ahead, ranking)
+
+
+def refusals(case: Case, names: Iterable[str], *, hold: bool = False) -> dict[str, str]:
+    """Why each node will not do."""
+    found = {}
+    for name in names:
+        node = case.ledger.nodes.get(name)
+        if node is None:
+            found[name] = drop(case, node)
+        else:
+            # Refusals are kept for a while: with the ledger's own names, and not another copy of thousands in each.
+            found[node.name] = drop(case, node) or no_room(case, node) or (HELD_BACK if hold else UNCLAIMED)
+    return found
+
+
+def _warm(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]:
+    """The claimed nodes among those sent that take this pod, the best first."""
+    return (node for node in _ranked(case) if _takes(case, node, names, excluded))
+
+
+def _crammed(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]:
+    """The same for claimed nodes that look full: the scheduler will not have sent one, unless our books are behind."""
+    pool, counted = case.demand.pool, case.demand.shape.counted
+
+    def rank(node: Node) -> tuple[bool, bool, float, str]:
+        tenant = node.tenants.get(pool)
+        return not node.atelet_ready, tenant is None or tenant.value is None, -node.fullness, node.name
+
+    full = [node for node in case.ledger.claimed.values() if _full(node, counted) and node.name in names]
+    yield from (node for node in sorted(full, key=rank) if _takes(case, node, names, excluded))
+
+
+def _takes(case: Case, node: Node, names: Names, excluded: Collection[str]) -> bool:
+    return node.name in names and node.name not in excluded and not drop(case, node) and not no_room(case, node)
+
+
+def _ranked(case: Case) -> Iterator[Node]:
+    """Every claimed node that does not look full: Ready before on its way, in each the pool's own before others, in
+    each the fuller first."""
+    ledger, counted = case.ledger, case.demand.shape.counted
+    pool = ledger.pools.get(case.demand.pool)
+    own, nodes = pool.nodes if pool else {}, ledger.nodes
+    best = _fullest(own, nodes, counted)
+    if best is not None:
+        yield best  # mostly nobody asks for more
+    ready: list[Ranked] = []
+    coming: list[Ranked] = []
+    claimed = 0
+    for name, tenant in own.items():
+        if tenant.value is not None:
+            claimed += 1
+            node = nodes[name]
+            if node is not best and not _full(node, counted):
+                (ready if node.atelet_ready else coming).append((-node.fullness, name, node))
+    yield from _best_first(ready)
+    others_ready: list[Ranked] = []
+    others_coming: list[Ranked] = []
+    if claimed < len(ledger.claimed):
+        for name, node in ledger.claimed.items():
+            if (name not in own or own[name].value is None) and not _full(node, counted):
+                (others_ready if node.atelet_ready else others_coming).append((-node.fullness, name, node))
+    yield from _best_first(others_ready)
+    yield from _best_first(coming)
+    yield from _best_first(others_coming)
+
+
+def _fullest(own: Mapping[str, Tenant], nodes: Mapping[str, Node], counted: Amounts) -> Node | None:
+    """The first of the ranking, if it is one of the pool's own nodes whose atelet is Ready.
+
+    A pool may have hundreds, and this is where a call's time goes: whether a node is full is asked only of those that
+    would be better than the best so far.
+    """
+    best, most = None, -1.0
+    for name, tenant in own.items():
+        node = nodes[name]
+        share = node.fullness
+        if (
+            share >= most
+            and node.atelet_ready
+            and tenant.value is not None
+            and (share > most or best is None or name < best.name)
+            and not _full(node, counted)
+        ):
+            best, most = node, share
+    return best
+
+
+def _full(node: Node, counted: Amounts) -> bool:
+    """A resource that the node does not have is one that the scheduler ignores (the gating resource), or else it does
+    not send the node."""
+    used, room = node.used, node.room
+    for name, amount in counted:  # noqa: SIM110 - a generator would take longer than what it does, and it runs often
+        if used.get(name, 0) + amount > room.get(name, inf):
+            return True
+    return False
+
+
+def _best_first(ranked: list[Ranked]) -> Iterator[Node]:
+    heapq.heapify(ranked)
+    while ranked:
+        yield heapq.heappop(ranked)[2]
+
+
+def _cold(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]:
+    """Unclaimed nodes that take this pod, in the order of their names."""
+    nodes, sent = case.ledger.nodes, names.all()
+    # Usually the first few will do; only where more are refused is the whole list put in order.
+    count = len(excluded) + 32
+    few = sorted(sent) if len(sent) < max(SORTED_BELOW, 4 * count) else heapq.nsmallest(count, sent)
+    for rest in (False, True):
+        for name in (sorted(sent)[count:] if len(few) < len(sent) else ()) if rest else few:
+            node = nodes.get(name)
+            if node is None or node.claims or name in excluded or drop(case, node) or no_room(case, node):
+                continue
+            yield node
+
+
+def _ahead(case: Case, best: Node, seen: list[Node], warm: Iterator[Node], cold: Iterator[Node]) -> tuple[Node, ...]:
+    """Nodes that the pool's other pending pods will need and that may not be answered yet, the best first.
+
+    Bounded by need, and by the setting: so many nodes, those that are open and unused already included. Cold ones are
+    added when half of those are used up.
+    """
+    pool = case.ledger.pools.get(case.demand.pool)
+    spare = case.rules.open_ahead
+    if pool is None or not spare or case.demand.placeholder:
+        return ()
+    attempt = case.ledger.attempts.get(case.demand.uid)
+    counted = attempt is not None and bool(attempt.node)
+    need = pool.pending - (not counted) - (capacity(case, best) - 1)
+    if need <= 0:
+        return ()
+    found: list[Node] = []
+    for node in [*seen] if case.demand.choosy else _also_seen(seen, warm):
+        if node is not best:
+            need -= capacity(case, node)
+            if not answerable(case, node):
+                found.append(node)
+            elif not node.tenants[case.demand.pool].picks:
+                spare -= 1
+            if need <= 0 or len(found) >= spare:
+                return tuple(found)
+    if spare < case.rules.open_ahead / 2:
+        return tuple(found)  # enough for now: looking for cold nodes among all that were sent is not free
+    for node in cold:
+        if node is not best:
+            found.append(node)
+            need -= capacity(case, node)
+        if need <= 0 or len(found) >= spare:
+            break
+    return tuple(found)
+
+
+def _also_seen(seen: list[Node], warm: Iterator[Node]) -> Iterator[Node]:
+    """The rest of the ranking, remembered for `explain` as it is looked at."""
+    for node in warm:
+        seen.append(node)
+        yield node
+
+
+def _several(case: Case, warm: list[Node]) -> tuple[Node | None, tuple[str, ...]]:
+    """For a pod with preferences: the node where the pick is counted, if one is open; and those its pool holds.
+
+    Of the latter only those whose atelet is bound: a pod that goes where it was not counted could take the room that
+    is kept for an atelet that is still to come. Where one of a burst has just been sent, and atelet is not there yet,
+    the next ones are counted as well: else each would get a fresh node for itself.
+    """
+    held, fresh, coming = [], None, None
+    for node in warm:
+        tenant = node.tenants.get(case.demand.pool)
+        if tenant is None or not (tenant.ateoms or tenant.picks):
+            fresh = fresh or node
+        elif node.atelet_bound and answerable(case, node):
+            if _takes_uncounted(case, node):
+                held.append(node.name)
+        elif tenant.picks and not node.atelet_bound:
+            coming = coming or node
+    return coming or fresh, tuple(sorted(held))
+
+
+def _takes_uncounted(case: Case, node: Node) -> bool:
+    """Whether the node takes this pod even if all that its pools have on their way went there, wherever they were
+    counted. No scheduler counts our cap, or pods without requests; all else it does."""
+    shape, pools = case.demand.shape, case.ledger.pools
+    if shape.requests is shape.counted and not case.rules.ateoms_per_node:
+        return True
+    return capacity(case, node) > sum(pools[uid].picks for uid in node.tenants)
+
+
+def _placeholders_elsewhere(case: Case) -> bool:
+    """Whether some warm node has placeholders large enough to make room for this pod."""
+    return not case.demand.placeholder and any(
+        node.atelet_ready
+        and node.placeholders
+        and all(node.reserved.get(name, 0) >= amount for name, amount in case.demand.shape.requests)
+        for node in case.ledger.claimed.values()
+    )

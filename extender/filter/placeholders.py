@@ -1,0 +1,63 @@
+"""Where a placeholder goes (pure): to a warm node with room, but not all of a pool's to one.
+
+The order of preference, better first:
+
+1. a node that has not failed this placeholder before;
+2. atelet Ready there, then on its way, then a cold node;
+3. the one with the fewest placeholders of its pool, so that the loss of one node does not take them all;
+4. the first by name, so that two replicas that see the same cluster choose alike.
+
+One exception to 2: when all the pool's placeholders are on the one node that is best, a cold node is opened
+for this one. A pool's headroom is on two nodes at least, wherever there are two.
+
+Placeholders of a pool whose headroom is not warm go by the same order, but claim nothing (`rules.claims`).
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from ateplace.cluster.state import Node
+from extender.fit import Case, drop, no_room
+
+
+class Names(Protocol):
+    """The nodes that the scheduler sent (`extender.protocol.Names`)."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def all(self) -> list[str]: ...
+
+
+def steer(case: Case, names: Names, excluded: Collection[str]) -> Node | None:
+    """The node for this placeholder; None when none of those sent will do."""
+    attempt = case.ledger.attempts.get(case.demand.uid)
+    avoid = attempt.avoid if attempt else ()
+
+    def rank(node: Node) -> tuple[bool, int, int, str]:
+        return node.name in avoid, -node.warmth(), _here(case, node), node.name
+
+    best = min(_fitting(case, names, case.ledger.claimed, excluded), key=rank, default=None)
+    if best is not None and best.name not in avoid and not _all_on(case, best):
+        return best
+    unclaimed = (name for name in names.all() if name not in case.ledger.claimed)
+    cold = min(_fitting(case, names, unclaimed, {*excluded, *avoid}), key=rank, default=None)
+    return cold or best or min(_fitting(case, names, names.all(), excluded), key=rank, default=None)
+
+
+def _fitting(case: Case, names: Names, among: Iterable[str], excluded: Collection[str]) -> list[Node]:
+    nodes = (case.ledger.nodes.get(name) for name in among if name not in excluded and name in names)
+    return [node for node in nodes if node and not drop(case, node) and not no_room(case, node)]
+
+
+def _here(case: Case, node: Node) -> int:
+    """How many of this pool's placeholders are on the node, or on their way there."""
+    tenant = node.tenants.get(case.demand.pool)
+    return tenant.placeholders + tenant.picks if tenant else 0
+
+
+def _all_on(case: Case, node: Node) -> bool:
+    """Whether the pool has placeholders, and none but on this node."""
+    pool = case.ledger.pools.get(case.demand.pool)
+    if pool is None or not _here(case, node):
+        return False
+    return not any(tenant.placeholders or tenant.picks for name, tenant in pool.nodes.items() if name != node.name)

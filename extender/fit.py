@@ -1,0 +1,245 @@
+"""The drop rules: why a pod of ours may not go to a node (pure; filter and preempt apply the same ones).
+
+Each returns a short generic reason, or "" for "may". The same string feeds the scheduler's event (which counts nodes
+by reason), `explain` and the tests. Evicting pods cures none of them in the scheduler's eyes, whose own filters have
+let the pod pass, so they are all answered as unresolvable.
+"""
+
+from collections.abc import Mapping
+from math import inf
+from typing import Final
+
+from msgspec import Struct
+
+from ateplace.cluster.ledger import READ, Ledger
+from ateplace.cluster.records import AteletTemplate
+from ateplace.cluster.resources import CPU, MEMORY, PODS
+from ateplace.cluster.state import Node, Reading
+from ateplace.settings import Settings
+from extender.demand import Demand
+
+ANNOTATION_BYTES: Final = 256 * 1024 - 4096
+"""The API takes 256 KiB of annotations per object; a claim is about 90 bytes, and others want to write as well."""
+
+UNKNOWN: Final = "ateplace does not know this node yet"
+DELETING: Final = "the node is being deleted"
+CRASHING: Final = "atelet is crash-looping there"
+UNREADY: Final = "atelet has not been Ready there for too long"
+ANNOTATIONS: Final = "the node's annotations are near the API's limit"
+CROWDED: Final = "the node has as many ateoms as allowed"
+PACKED: Final = "the node is full of ateoms without requests"
+NO_ROOM: Final = "no room beside atelet"
+NO_SLOT: Final = "no pod slot beside atelet"
+PORT_TAKEN: Final = "another pod has atelet's host port"
+FILLED: Final = frozenset({NO_ROOM, NO_SLOT, PORT_TAKEN})
+"""What may turn out when a node's other pods are read."""
+HELD_BACK: Final = "held back for placeholders on a warm node"
+COMING: Final = "atelet is not there yet, and more pods may be on their way"
+"""Passes by itself: with the atelet, or when the other pods are bound."""
+UNCLAIMED: Final = "its claim was refused"
+PROMISED: Final = "its room was made for an ateom"
+"""Passes by itself: with the ateom, or in seconds."""
+
+
+class Rules(Struct, frozen=True, gc=False):
+    """The settings that decisions depend on."""
+
+    ateoms_per_node: int = 0
+    atelet_unready_seconds: float = 60.0
+    window: float = 60.0
+    """Seconds for which a write of our own may be answered again: half the linger."""
+    reading_seconds: float = READ
+    """Seconds for which what we read about a node's other pods is believed."""
+    open_ahead: int = 24
+    trust_held: bool = True
+    """Whether a Held claim may be answered by our watch alone: only while the linger is longer than `stale_after`."""
+    lately: float = 0.0
+    """Seconds for which one may still be answered after its last pod went: half of what the linger is longer."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Rules":
+        extender, linger = settings.extender, settings.reconciler.linger
+        return cls(
+            ateoms_per_node=extender.ateoms_per_node,
+            atelet_unready_seconds=extender.atelet_unready_seconds,
+            window=linger / 2,
+            open_ahead=extender.open_ahead,
+            trust_held=linger > settings.cluster.stale_after,
+            lately=max(0.0, linger - settings.cluster.stale_after) / 2,
+        )
+
+
+class Case(Struct, frozen=True, gc=False):
+    """One pod, and everything that is known when it is decided upon."""
+
+    demand: Demand
+    ledger: Ledger
+    template: AteletTemplate
+    rules: Rules
+    now: float
+    begun: float = inf
+    """When the call began; inf when the pod is in no call."""
+    held: Mapping[str, int] = {}
+    """Nodes with room that was made for ateoms (`extender.preempt.rooms`): placeholders do not go there."""
+
+
+def drop(case: Case, node: Node | None) -> str:
+    """Why no pod of this pool may go to the node at all."""
+    if node is None or node.record is None:
+        return UNKNOWN
+    if node.record.deleting:
+        return DELETING
+    if node.barred:
+        return node.barred
+    # Without a readiness probe, as upstream has it, atelet is Ready in every short life between two crashes.
+    crashed, at = node.crashed
+    if crashed in node.atelets and (not node.atelet_ready or case.now - at < case.rules.atelet_unready_seconds):
+        return CRASHING
+    if case.now - node.unready_since > case.rules.atelet_unready_seconds:
+        return UNREADY
+    if node.record.annotation_bytes > ANNOTATION_BYTES and case.demand.pool not in node.record.claims:
+        return ANNOTATIONS
+    return ""
+
+
+class Freed(Struct, frozen=True, gc=False):
+    """What victims on a node would give back, their slots included."""
+
+    placeholders: Mapping[str, int]
+    others: Mapping[str, int]
+    ateoms: Mapping[str, int]
+    """The ateoms' part of `others`."""
+
+
+NONE: Final[Mapping[str, int]] = {}
+
+
+def no_room(case: Case, node: Node, freed: Freed | None = None) -> str:
+    """Why this pod does not go to the node beside what is there, picks in flight included.
+
+    The scheduler has checked that the pod fits by its requests. Three things it does not check: our own cap, atelet's
+    room, and how many pods without requests are enough.
+
+    Atelet's room is kept even when our watch shows atelet bound: the scheduler's own may not show it yet, and would
+    let the pod pass. What strangers take is known for a while after the node was opened; without that, the check is
+    only what is certain. Once atelet is there, placeholders do not count against an ateom: their room is meant for it,
+    and those that were just preempted may still be in our books. `freed` is what victims would give back.
+
+    All this needs to know every pick. On a node that another process may have sent pods to, everything that might be
+    on its way there counts, until its atelet is there.
+    """
+    demand, template, record = case.demand, case.template, node.record
+    if record is None:
+        return UNKNOWN
+    if demand.placeholder and node.name in case.held:
+        return PROMISED
+    ended, gone, ateoms = (freed.placeholders, freed.others, freed.ateoms) if freed else (NONE, NONE, NONE)
+    most = case.rules.ateoms_per_node
+    if most and not demand.placeholder and node.ateoms - ateoms.get(PODS, 0) >= most:
+        return CROWDED
+    used, shape = node.used, demand.shape
+    yielding = node.placeholders > 0 and node.atelet_bound and not demand.placeholder
+    reading = current_reading(case, node)
+    if template.requests:
+        counted, allocatable = dict(shape.counted), node.room
+        others = dict(reading.used) if reading else {}
+        for name, amount in template.requests:
+            taken = used.get(name, 0) + others.get(name, 0) + counted.get(name, 0) - gone.get(name, 0)
+            taken -= node.reserved.get(name, 0) if yielding else ended.get(name, 0)
+            if taken + amount > allocatable.get(name, 0):
+                return NO_ROOM
+    slots = node.pods - gone.get(PODS, 0) + (reading.pods if reading else 0)
+    slots -= node.placeholders if yielding else ended.get(PODS, 0)
+    if slots + 2 > record.slots:
+        return NO_SLOT
+    if not node.atelet_bound and reading and not template.ports.isdisjoint(reading.ports):
+        return PORT_TAKEN
+    if shape.requests is not shape.counted:
+        counted, allocatable, atelet = dict(shape.counted), node.room, dict(template.requests)
+        for name in (CPU, MEMORY):
+            taken = used.get(name, 0) - node.reserved.get(name, 0) - ateoms.get(name, 0)
+            if taken + atelet.get(name, 0) + counted.get(name, 0) > allocatable.get(name, 0):
+                return PACKED
+    return COMING if foreign(node) and not _room_for_all(case, node, freed, reading) else ""
+
+
+def foreign(node: Node) -> bool:
+    """Whether another process may have sent pods there that the room for atelet must be counted with.
+
+    Once atelet is Ready the scheduler has long seen it bound, and counts it with everything that it has assumed.
+    """
+    return not node.own and not node.atelet_ready and node.claims > 0
+
+
+def _room_for_all(case: Case, node: Node, freed: Freed | None, reading: Reading | None) -> bool:
+    """Whether atelet has its room there even if every pod that this process knows no pick of is on its way there.
+
+    Who else answers for this node knows no more than we do, and what we answer is unknown there until it is bound; but
+    all pods that can be answered meanwhile are among those counted here, and the touch that goes with our
+    answer tells the other one that the node is not its own any more.
+    """
+    adrift, record = case.ledger.adrift, node.record
+    ended, gone = (freed.placeholders, freed.others) if freed else (NONE, NONE)
+    itself = 0 if case.ledger.is_adrift(case.demand.uid) else 1
+    counted, others = dict(case.demand.shape.counted), dict(reading.used) if reading else {}
+    for name, amount in case.template.requests:
+        taken = node.used.get(name, 0) + adrift.used.get(name, 0) + others.get(name, 0)
+        taken -= gone.get(name, 0) + ended.get(name, 0)
+        if taken + itself * counted.get(name, 0) + amount > node.room.get(name, 0):
+            return False
+    slots = node.pods + adrift.pods + (reading.pods if reading else 0)
+    slots -= gone.get(PODS, 0) + ended.get(PODS, 0)
+    return record is not None and slots + itself + 1 <= record.slots
+
+
+def capacity(case: Case, node: Node) -> int:
+    """About how many pods like this one the node still takes. For opening ahead: a wrong guess costs little.
+
+    A resource that a node does not have and is sent for all the same is one that the scheduler ignores.
+    """
+    demand, record = case.demand, node.record
+    if record is None:
+        return 0
+    atelet = dict(case.template.requests)
+    allocatable = node.room
+    most = record.slots - node.pods - 1
+    for name, amount in demand.shape.counted:
+        if name in allocatable:
+            most = min(most, (allocatable[name] - node.used.get(name, 0) - atelet.get(name, 0)) // amount)
+    if case.rules.ateoms_per_node and not demand.placeholder:
+        most = min(most, case.rules.ateoms_per_node - node.ateoms)
+    return max(0, most)
+
+
+def current_reading(case: Case, node: Node) -> Reading | None:
+    """What was read about the node's other pods, unless that is too long ago."""
+    reading = node.reading
+    return reading if reading and case.now - reading.at < case.rules.reading_seconds else None
+
+
+def unread(case: Case, node: Node) -> bool:
+    """Whether the node's other pods must be read before a pod goes there."""
+    return not node.atelet_bound and claims(case) and current_reading(case, node) is None
+
+
+def claims(case: Case) -> bool:
+    """Whether this pod claims its node. Only placeholders of a pool whose headroom is not warm do not."""
+    pool = case.ledger.pools.get(case.demand.pool)
+    return not case.demand.placeholder or (pool is not None and pool.warm)
+
+
+def answerable(case: Case, node: Node) -> bool:
+    """The reply rule (`Ledger.answerable`), in full where the settings allow it; else only what we wrote ourselves, and
+    so on a node that another process may be filling, which learns by the write that it is not alone.
+
+    What was written since the call began may be answered however short the linger is: the pod was unbound before that,
+    and is as long as the call lasts. The reconciler looks for unbound pods of the pool once the claim has been idle for
+    a linger, so after the write, and keeps it. Another pod may have come after that look, hence the window.
+    """
+    if not claims(case):
+        return True
+    window = max(case.rules.window, case.now - case.begun)
+    if case.rules.trust_held and not foreign(node):
+        return case.ledger.answerable(node.name, case.demand.pool, case.now, window, case.rules.lately)
+    tenant = node.tenants.get(case.demand.pool)
+    return tenant is not None and tenant.value is not None and case.now - tenant.sent < window

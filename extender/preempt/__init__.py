@@ -1,0 +1,1 @@
+"""The verb preempt: decide which placeholders give way, and end them."""

@@ -1,0 +1,119 @@
+"""Preempt: of the nodes where the scheduler could make room, those where it may (pure).
+
+The scheduler's dry run never asks filter, so filter's drop rules are applied here; otherwise pods would be evicted for
+one that is refused afterwards, again and again. Whoever is named as a victim stays named or the whole node goes: no
+victim is invented, and none is spared without the scheduler knowing.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from ateplace.cluster.records import PodRecord
+from ateplace.cluster.resources import PODS
+from ateplace.cluster.state import Node
+from extender.fit import Case, Freed, current_reading, drop, no_room
+from extender.protocol import MetaVictims
+
+STRANGERS = "pods that are not placeholders would have to go"
+ELSEWHERE = "a victim is not on that node"
+NOBODY = "no victim is named"
+WORSE = "elsewhere placeholders alone make room"
+COLDER = "elsewhere placeholders make room on a warmer node"
+
+
+class Verdict(Struct, frozen=True, gc=False):
+    keep: dict[str, MetaVictims]
+    """May be empty: an answer like any other."""
+    dropped: dict[str, str]
+    """Why the others went."""
+
+
+def decide(case: Case, victims: Mapping[str, MetaVictims | None], *, others: bool) -> Verdict:
+    """`others`: whether this pod may evict pods that are not placeholders."""
+    keep: dict[str, MetaVictims] = {}
+    clean: dict[str, Node] = {}
+    dropped: dict[str, str] = {}
+    for name, wanted in victims.items():
+        node = case.ledger.nodes.get(name)
+        reason = drop(case, node)
+        if reason or node is None or wanted is None or not wanted.pods:
+            dropped[name] = reason or NOBODY
+            continue
+        uids = [pod.uid for pod in wanted.pods]
+        freed = freed_by(case, node, uids)
+        if freed is None:
+            dropped[name] = ELSEWHERE
+            continue
+        if reason := no_room(case, node, freed):
+            dropped[name] = reason
+            continue
+        placeholders = all(uid in case.ledger.pods and case.ledger.pods[uid].placeholder for uid in uids)
+        if placeholders:
+            clean[name] = node
+        elif not others:
+            dropped[name] = STRANGERS
+            continue
+        keep[name] = wanted
+    if clean:
+        warmest = max(node.warmth() for node in clean.values())
+        for name in list(keep):
+            if name not in clean or clean[name].warmth() < warmest:
+                dropped[name] = COLDER if name in clean else WORSE
+                del keep[name]
+    return Verdict(keep, dropped)
+
+
+def freed_by(case: Case, node: Node, uids: list[str]) -> Freed | None:
+    """What these pods take; None when one of them is not there.
+
+    Ateoms and placeholders are watched. What others take is known where it was read, and is subtracted from just that;
+    where it was not, it is not counted in the first place.
+    """
+    reading = current_reading(case, node)
+    placeholders: dict[str, int] = {}
+    others: dict[str, int] = {}
+    ateoms: dict[str, int] = {}
+    for uid in uids:
+        record = case.ledger.pods.get(uid)
+        if record is not None:
+            if record.node != node.name:
+                return None
+            amounts = record.shape.counted
+        elif reading is None:
+            continue
+        elif uid in reading.each:
+            amounts = reading.each[uid]
+        else:
+            return None
+        into = (others,) if record is None else (placeholders,) if record.placeholder else (others, ateoms)
+        for freed in into:
+            for name, amount in (*amounts, (PODS, 1)):
+                freed[name] = freed.get(name, 0) + amount
+    return Freed(placeholders, others, ateoms)
+
+
+def for_the_next(case: Case, nodes: Mapping[str, MetaVictims], free: Iterable[PodRecord], need: int) -> list[PodRecord]:
+    """So many placeholders whose room is for other pods that wait for the same as this one, at the most.
+
+    Only the pool's own, each as large as one of the pods, on nodes where placeholders alone make room for this one.
+    """
+    most = case.rules.ateoms_per_node
+    wanted = case.demand.shape.requests
+    here: dict[str, int] = {}
+    found: list[PodRecord] = []
+    there = (one for one in free if one.node in nodes and not nodes[one.node].violations)
+    for one in sorted(there, key=lambda each: (each.node, each.uid)):
+        if len(found) >= need:
+            break
+        if case.ledger.pool_of(one) != case.demand.pool:
+            continue
+        has = dict(one.shape.requests)
+        if any(has.get(name, 0) < amount for name, amount in wanted):
+            continue
+        count = here.get(one.node, 0) + 1
+        if most and case.ledger.nodes[one.node].ateoms + count >= most:
+            continue  # and one for the pod that asks
+        here[one.node] = count
+        found.append(one)
+    return found

@@ -1,0 +1,1 @@
+"""Claims: which are missing, which are released, and when."""

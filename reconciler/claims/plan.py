@@ -1,0 +1,134 @@
+"""What should become of one node's claims: a pure decision from the ledger.
+
+    claim there, nobody uses it        claim there, used             no claim, used
+    -----------------------------      ------------------------      --------------------
+    idle < linger: look again then     keep; a value that is no      add it, with the label
+    pods of the pool are unbound:        time is written anew
+      look again soon, for at most
+      `unbound_wait`
+    else: release, after a read that proves it (`reconciler.claims.release`)
+
+The label is there exactly while a claim is, and it is not taken from under ateoms, whosever they are.
+
+No linger for a pool that cannot get another pod: one that is gone, or one being deleted whose pods are all gone. Why
+that is safe although our view may lag: a pod that is being placed is unbound, which the read before a release shows,
+and the extender answers nothing for a pool that is gone or going. While a pool being deleted still has pods, a
+Deployment may still replace them, so until then its claims linger like any other's.
+
+A claim of a pool that is gone also stays while ateoms without an owner are on the node: pods without our UID label
+whose pool was deleted and its pods orphaned. Nothing says that they were that pool's, and nothing says that not.
+"""
+
+import re
+from math import inf
+from typing import Final
+
+from msgspec import Struct
+
+from ateplace import names
+from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.records import NodeRecord
+from ateplace.cluster.state import Node, Pool
+from ateplace.settings import Reconciler
+
+ANNOTATION_BYTES: Final = 256 * 1024
+"""The API server takes no more than this on one object, keys and values together."""
+CLAIM_BYTES: Final = 128
+"""What one claim takes at most: the prefix, a UID, a time."""
+UNBOUND_LOOK: Final = 2.0
+"""Seconds between looks at a claim that only waits for unbound pods."""
+
+TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
+
+
+class Release(Struct, frozen=True):
+    pool_uid: str
+    value: str
+    patient: bool
+    """Whether unbound pods of the pool hold it back."""
+
+
+class Plan(Struct, frozen=True):
+    """What to write to one Node, as it was at `version`."""
+
+    uid: str
+    version: int
+    add: tuple[str, ...] = ()
+    """Pools whose claim is missing or unreadable."""
+    release: tuple[Release, ...] = ()
+    label: bool | None = None
+    """True: set it; False: remove it; None: it is right. What adding and releasing brings along is not said here."""
+    last: bool = False
+    """Whether no claim is left after `release`, so that the label goes too."""
+    refused: str = ""
+    """Why claims that are missing cannot be added."""
+    again: float | None = None
+    """Seconds until something may be due."""
+
+
+def decide(ledger: Ledger, name: str, now: float, settings: Reconciler) -> Plan | None:
+    """None when there is no such Node."""
+    node = ledger.nodes.get(name)
+    if node is None or node.record is None:
+        return None
+    add: list[str] = []
+    release: list[Release] = []
+    again = inf
+    homeless = _homeless(node)
+    for uid, tenant in node.tenants.items():
+        pool = ledger.pools[uid]
+        if ledger.live(name, uid):
+            if tenant.value is None or not readable(tenant.value):
+                add.append(uid)
+        elif tenant.value is not None and not (pool.record is None and homeless):
+            left = linger(pool, settings) - (now - max(tenant.changed, tenant.unused))
+            patient = left > -settings.unbound_wait
+            if left > 0:
+                again = min(again, left)
+            elif pool.claimants and patient:
+                again = min(again, UNBOUND_LOOK)
+            else:
+                release.append(Release(uid, tenant.value, patient))
+    refused = ""
+    if add and node.record.annotation_bytes + CLAIM_BYTES * len(add) > ANNOTATION_BYTES:
+        refused = f"its annotations hold {node.record.annotation_bytes} of {ANNOTATION_BYTES} bytes"
+        add.clear()
+    return Plan(
+        uid=node.record.uid,
+        version=node.record.version,
+        add=tuple(add),
+        release=tuple(release),
+        label=_label(node, node.record, adding=bool(add)),
+        last=bool(release) and not (add or homeless) and len(release) == node.claims,
+        refused=refused,
+        again=None if again == inf else again,
+    )
+
+
+def linger(pool: Pool, settings: Reconciler) -> float:
+    """How long an unused claim of the pool stays."""
+    over = pool.record is None or (pool.record.deleting and not pool.pods)
+    return 0.0 if over else settings.linger
+
+
+def readable(value: str) -> bool:
+    """Whether a claim's value is one that we, or agent-substrate #134, would write."""
+    return not value or TIME.fullmatch(value) is not None
+
+
+def _label(node: Node, record: NodeRecord, *, adding: bool) -> bool | None:
+    if node.claims or adding:
+        return None if record.labelled else True
+    if names.NODE_LABEL in record.labels and not node.ateoms:
+        return False
+    return None
+
+
+def _homeless(node: Node) -> int:
+    """Ateoms here that belong to no pool we know of; at most so many, where placeholders belong to none either."""
+    strangers = (
+        node.ateoms
+        + node.placeholders
+        - sum(tenant.ateoms + tenant.placeholders + tenant.picks for tenant in node.tenants.values())
+    )
+    return min(node.ateoms, strangers)

@@ -1,0 +1,242 @@
+"""Carries out a node's plan: one patch that adds, or a read that proves and one patch that releases.
+
+Writers never need each other's state: a claim is a key of its own. What guards a write:
+
+- Adding carries `metadata.uid`: a Node that is gone is not found, one recreated under its name is refused. It needs no
+  version, because a claim too many is merely released later.
+- Releasing carries `metadata.uid` and the `resourceVersion` that it was decided on, so that a claim touched since, by
+  an extender whose watch or ours is behind, stays. The label goes in the same patch as the last claim.
+
+Before a release the API server itself is asked (no cache of ours) whether the pool has a pod on the node, or one that
+is unbound. Nothing that is bound later can have been answered before: see the release rule in docs/architecture.md.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from ateplace import errors, names
+from ateplace.cluster import claim_patch
+from ateplace.cluster.feed import PODS, View
+from ateplace.cluster.records import FINISHED
+from ateplace.cluster.state import Node
+from ateplace.kube import Kube
+from ateplace.kube.objects import Pod
+from ateplace.settings import Settings
+from reconciler import metrics
+from reconciler.claims.plan import Plan, Release, decide
+from reconciler.events import Events, about_node, about_pool
+
+log = logging.getLogger(__name__)
+
+LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+LOOK_AGAIN = 2.0
+"""Seconds until a release that a read forbade is tried again."""
+
+
+class Version(Struct, rename="camel"):
+    resource_version: str
+
+
+class Written(Struct):
+    """All that is read of the API server's answer, which is the whole Node."""
+
+    metadata: Version
+
+
+class Claims:
+    """`reconcile(node)` makes one node's claims what live pods justify."""
+
+    def __init__(
+        self, kube: Kube, view: View, settings: Settings, events: Events, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._kube = kube
+        self._view = view
+        self._settings = settings.reconciler
+        self._pool_label = settings.substrate.pool_label
+        self._events = events
+        self._clock = clock
+        self._written: dict[str, int] = {}
+        """By node: the version of our last release, until the watch has shown it."""
+        self._refused: set[str] = set()
+        """Nodes that have no room for a claim."""
+        self._told: dict[str, tuple[str, frozenset[str]]] = {}
+        """By node: its UID, and the pools whose claims on it have been told of, or were there when the term began."""
+
+    def begin(self) -> None:
+        """At the beginning of a term: what is claimed already is no news."""
+        for name, node in self._view.ledger.claimed.items():
+            if node.record:
+                self._told[name] = node.record.uid, _claiming(node)
+
+    def forget(self) -> None:
+        """At the end of a term: what was written, refused and told since is another's to know."""
+        self._written.clear()
+        self._refused.clear()
+        self._told.clear()
+
+    async def reconcile(self, name: str) -> float | None:
+        """One look; when to look again."""
+        plan = decide(self._view.ledger, name, self._clock(), self._settings)
+        self._note_refusal(name, plan)
+        self._note_claims(name)
+        if plan is None:
+            self._written.pop(name, None)
+            return None
+        if self._written.get(name, 0) > plan.version:
+            return None  # our own write is on its way back to us, and will bring us here again
+        self._written.pop(name, None)
+        try:
+            if plan.add or plan.label is not None:
+                await self._add(name, plan)
+            elif plan.release and (self._view.reason() or await self._release(name, plan)):
+                return LOOK_AGAIN
+        except errors.NotFound:
+            return None  # the Node is gone, and the watch will say so
+        return plan.again
+
+    def due(self, name: str) -> bool:
+        """Whether there is something to do about a node, now or later, that an event has announced or should have."""
+        plan = decide(self._view.ledger, name, self._clock(), self._settings)
+        if plan is None or self._written.get(name, 0) > plan.version:
+            return False
+        return bool(plan.add or plan.release or plan.label is not None or plan.again is not None)
+
+    async def _add(self, name: str, plan: Plan) -> None:
+        value = claim_patch.value()
+        metadata = claim_patch.claims(plan.uid, plan.add, value)
+        if plan.label is False:
+            metadata |= {"labels": {names.NODE_LABEL: None}, "resourceVersion": str(plan.version)}
+        sent = self._clock()
+        version = await self._patch(name, metadata)
+        for pool in plan.add:
+            self._view.ledger.acknowledge(
+                name, plan.uid, pool, value=value, version=version, sent=sent, now=self._clock()
+            )
+            log.info("claimed", extra={"node": name, "pool": self._pool(pool)})
+        metrics.CLAIMS_ADDED.inc(len(plan.add))
+        if plan.label is not None:
+            self._written[name] = version
+        if plan.label is not None and not plan.add:
+            metrics.LABELS_REPAIRED.inc()
+            log.info("label repaired", extra={"node": name, "labelled": plan.label})
+
+    async def _release(self, name: str, plan: Plan) -> set[str]:
+        """Release what nothing speaks for; the pools that something does speak for."""
+        used = await self._used(name, plan.release)
+        free = [release for release in plan.release if release.pool_uid not in used]
+        if not free:
+            return used
+        metadata: dict[str, object] = {
+            "uid": plan.uid,
+            "resourceVersion": str(plan.version),
+            "annotations": {names.claim_key(release.pool_uid): None for release in free},
+        }
+        if plan.last and len(free) == len(plan.release):
+            metadata["labels"] = {names.NODE_LABEL: None}
+        self._written[name] = await self._patch(name, metadata)
+        metrics.CLAIMS_RELEASED.inc(len(free))
+        for release in free:
+            log.info("claim released", extra={"node": name, "pool": self._pool(release.pool_uid)})
+            self._tell(name, plan.uid, release.pool_uid, "Released", "WorkerPool {pool} needs node {node} no more")
+        return used
+
+    async def _used(self, name: str, releases: Sequence[Release]) -> set[str]:
+        """Pools that the API server, asked now, says have a pod here or (if that matters) an unbound one."""
+        here = [release.pool_uid for release in releases]
+        patient = [release.pool_uid for release in releases if release.patient]
+        asked = [self._labelled(here, f"spec.nodeName={name}"), self._labelled(patient, "spec.nodeName=")]
+        asked += [self._unlabelled(name, release) for release in releases]
+        found: set[str] = set()
+        for pools in await asyncio.gather(*asked):
+            found |= pools
+        return found
+
+    async def _labelled(self, pools: Sequence[str], fields: str) -> set[str]:
+        # A claim made by hand may name what no label can hold; then no pod has that label either.
+        pools = [uid for uid in pools if LABEL_VALUE.fullmatch(uid)]
+        found: set[str] = set()
+        if not pools:
+            return found
+        labels = f"{names.POOL_UID_LABEL} in ({','.join(pools)})"
+        async for pod in self._kube.list(PODS, Pod, query={"labelSelector": labels, "fieldSelector": fields}):
+            if _live(pod) and self._holds(pod):
+                found.add(pod.metadata.label(names.POOL_UID_LABEL))
+        return found
+
+    async def _unlabelled(self, name: str, release: Release) -> set[str]:
+        """The same for pods without our UID label, which belong to the pool that has their namespace and name."""
+        pool = self._view.ledger.pools.get(release.pool_uid)
+        if pool is None or pool.record is None:
+            return set()
+        path = f"/api/v1/namespaces/{pool.record.namespace}/pods"
+        labels = f"{self._pool_label}={pool.record.name},!{names.POOL_UID_LABEL}"
+        async for pod in self._kube.list(path, Pod, query={"labelSelector": labels}):
+            unbound = not pod.spec.node_name and release.patient
+            if _live(pod) and (pod.spec.node_name == name or unbound):
+                return {release.pool_uid}
+        return set()
+
+    def _holds(self, pod: Pod) -> bool:
+        """Whether a pod with the pool's UID holds its claim: an ateom, or a placeholder of a pool that is there and
+        wants it warm; not one that somebody has made in another namespace."""
+        meta = pod.metadata
+        pool = self._view.ledger.pools.get(meta.label(names.POOL_UID_LABEL))
+        record = pool.record if pool else None
+        if record and record.namespace != meta.namespace:
+            return False
+        if meta.label(names.PLACEHOLDER_LABEL):
+            return record is not None and record.warm
+        return bool(meta.label(self._pool_label))
+
+    async def _patch(self, name: str, metadata: dict[str, object]) -> int:
+        """The Node's version after it."""
+        path = f"/api/v1/nodes/{name}"
+        written = await self._kube.patch(path, {"metadata": metadata}, Written, query=claim_patch.MANAGER)
+        return int(written.metadata.resource_version)
+
+    def _note_refusal(self, name: str, plan: Plan | None) -> None:
+        if plan is None or not plan.refused:
+            self._refused.discard(name)
+        elif name not in self._refused:
+            self._refused.add(name)
+            metrics.CLAIMS_REFUSED.inc()
+            log.error("no room for a claim", extra={"node": name, "reason": plan.refused})
+            self._events.warn(about_node(name, plan.uid), "ClaimRefused", f"No room for a claim: {plan.refused}")
+
+    def _note_claims(self, name: str) -> None:
+        """Tell of claims that have appeared, whoever wrote them; one that was only touched has been told of."""
+        node = self._view.ledger.nodes.get(name)
+        if node is None or node.record is None or not node.claims:
+            self._told.pop(name, None)
+            return
+        uid, claimed = node.record.uid, _claiming(node)
+        before = self._told.get(name, ("", frozenset()))
+        for pool in sorted(claimed - before[1] if before[0] == uid else claimed):
+            self._tell(name, uid, pool, "Claimed", "Node {node} was claimed for atelet by WorkerPool {pool}")
+        self._told[name] = uid, claimed
+
+    def _tell(self, name: str, node_uid: str, pool_uid: str, reason: str, words: str) -> None:
+        pool = self._view.ledger.pools.get(pool_uid)
+        message = words.format(node=name, pool=self._pool(pool_uid))
+        self._events.say(about_node(name, node_uid), reason, message)
+        if pool and pool.record:
+            self._events.say(about_pool(pool.record), reason, message)
+
+    def _pool(self, uid: str) -> str:
+        """A pool's name for people; its UID when it has none any more."""
+        pool = self._view.ledger.pools.get(uid)
+        return f"{pool.record.namespace}/{pool.record.name}" if pool and pool.record else uid
+
+
+def _claiming(node: Node) -> frozenset[str]:
+    """The pools that have a claim on a node."""
+    return frozenset(uid for uid, tenant in node.tenants.items() if tenant.value is not None)
+
+
+def _live(pod: Pod) -> bool:
+    return pod.status is None or pod.status.phase not in FINISHED

@@ -1,0 +1,1 @@
+"""Headroom: placeholder pods that keep room for a pool."""

@@ -1,0 +1,268 @@
+"""Keeps each pool's placeholders: a Deployment of as many as its headroom says, in the shape of its ateoms.
+
+    pool with headroom, its Deployment known ──> ours made, or made right ──> watched, like the pool and its Deployment
+    headroom 0, annotation gone, pool going  ──> ours deleted
+    pool gone without us (orphaned, our finalizer taken off by hand) ──> ours deleted, once a read has proved it
+
+Nothing is compared field by field: what the API server makes of our Deployment is its own business. Ours is written
+again when what we want, or its generation, labels or owner, are not what they were when we last wrote it; a write
+that changes nothing costs the API server no version. After a restart each is written once.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from ateplace import errors, names
+from ateplace.cluster.claim_patch import MANAGER
+from ateplace.cluster.feed import POOLS, View
+from ateplace.cluster.records import PoolRecord
+from ateplace.kube import Kube
+from ateplace.kube.objects import Metadata
+from ateplace.kube.watch import Watch
+from ateplace.settings import Settings
+from reconciler.events import Events, about_pool
+from reconciler.headroom import metrics, placeholder
+from reconciler.headroom.placeholder import Deployment, DeploymentRecord, Json
+from reconciler.headroom.size import Quota, quota
+from reconciler.workqueue import Queue
+
+log = logging.getLogger(__name__)
+
+DEPLOYMENTS: Final = "/apis/apps/v1/deployments"
+WORKERS: Final = 4
+LOOK_AGAIN: Final = 1.0
+"""Seconds until a name that is taken, or a pool that should be gone, is looked at again."""
+
+
+class Written(Struct, frozen=True):
+    """What we last wrote for a pool, and what the API server made of it."""
+
+    wanted: bytes
+    uid: str
+    generation: int
+
+
+class Bare(Struct):
+    metadata: Metadata
+
+
+class Headroom:
+    """`run` while leading."""
+
+    def __init__(
+        self, kube: Kube, view: View, settings: Settings, events: Events, leading: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._kube = kube
+        self._leading = leading
+        self._view = view
+        self._settings = settings
+        self._events = events
+        self._plain: set[str] = set()
+        """Pools whose image cannot be pulled ahead."""
+        self._records: dict[str, PoolRecord] = {}
+        self._deployments: dict[str, dict[str, DeploymentRecord]] = defaultdict(dict)
+        """By pool UID, then by the Deployment's UID."""
+        self._written: dict[str, Written] = {}
+        self._said: dict[str, frozenset[str]] = {}
+        self.wanted: dict[str, tuple[str, int]] = {}
+        """By pool UID: the pool as people call it, and its placeholders, if any are wanted."""
+        self.queue = Queue("headroom", self.reconcile, workers=WORKERS)
+        view.ledger.subscribe(pool=self._pool_changed)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        watch = Watch(
+            self._kube,
+            DEPLOYMENTS,
+            Deployment,
+            placeholder.deployment_record,
+            self._changed,
+            name="deployments",
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(watch.run())
+                await watch.synced.wait()
+                group.create_task(self.queue.run(lambda: {**self._view.ledger.pools, **self._deployments}))
+        finally:
+            # The watch was this term's own; the next one begins with nothing known, written or said.
+            for known in (self.wanted, self._deployments, self._written, self._said):
+                known.clear()
+            self._plain.clear()
+
+    def _pool_changed(self, uid: str) -> None:
+        """The ledger tells of every pod; only the pool itself matters here."""
+        pool = self._view.ledger.pools.get(uid)
+        record = pool.record if pool else None
+        if record is not self._records.get(uid):
+            if record:
+                self._records[uid] = record
+            else:
+                metrics.forget(_shown(self._records.pop(uid)))
+            self.queue.add(uid)
+
+    def _changed(self, _: str, old: DeploymentRecord | None, new: DeploymentRecord | None) -> None:
+        if old:
+            known = self._deployments[old.pool_uid]
+            known.pop(old.uid, None)
+            if not known:
+                del self._deployments[old.pool_uid]
+            self.queue.add(old.pool_uid)
+        if new:
+            self._deployments[new.pool_uid][new.uid] = new
+            self.queue.add(new.pool_uid)
+
+    async def reconcile(self, uid: str) -> float | None:
+        """One look at one pool; when to look again."""
+        if not self._leading():
+            return LOOK_AGAIN
+        pool = self._view.ledger.pools.get(uid)
+        record = pool.record if pool else None
+        # Labels can be copied: in another namespace than the pool's they say nothing.
+        there = [one for one in self._deployments.get(uid, {}).values() if not one.deleting]
+        found = [one for one in there if record is None or one.namespace == record.namespace]
+        ours = [one for one in found if one.ours]
+        if record is None or record.deleting:
+            self._forget(uid)
+            return await self._clear(uid, ours, proved=record is not None) if ours else None
+        present = ours[0].replicas if ours else 0
+        asked = quota(record.headroom, present, self._settings.headroom)
+        moulds = [one for one in found if not one.ours]
+        source = min(moulds, key=lambda one: (one.name != f"{record.name}-deployment", one.name), default=None)
+        shape = source.mould if source else None
+        self._say(record, asked, shape)
+        if not asked.count:
+            self.wanted.pop(uid, None)
+            self._written.pop(uid, None)
+            for one in ours:
+                await self._delete(one)
+            return None
+        self.wanted[uid] = (_shown(record), asked.count)
+        if shape is None:
+            return None  # its Deployment will come, and the watch will say so
+        prepull = self._settings.headroom.prepull and uid not in self._plain
+        wanted = placeholder.deployment(record, shape, asked.count, self._settings, prepull=prepull)
+        return await self._keep(record, wanted, ours[0] if ours else None)
+
+    async def _keep(self, pool: PoolRecord, wanted: Json, ours: DeploymentRecord | None) -> float | None:
+        encoded = msgspec.json.encode(wanted, order="deterministic")
+        before = self._written.get(pool.uid)
+        if before and ours and _in_order(before, ours, encoded, wanted):
+            return None
+        if before and ours and ours.uid == before.uid and ours.generation < before.generation:
+            return None  # our own write is on its way back to us
+        try:
+            written = await self._write(wanted, ours)
+        except errors.Invalid as error:
+            plain = placeholder.without_prepull(wanted)
+            if plain == wanted:
+                raise
+            written = await self._write(plain, ours)
+            self._no_image_volumes(pool, error)
+        if written is None:
+            return LOOK_AGAIN
+        if not before or before.wanted != encoded:
+            log.info("headroom set", extra={"pool": _shown(pool), "placeholders": wanted["spec"]["replicas"]})
+        elif ours and written.metadata.generation != ours.generation:
+            log.warning("headroom was changed by somebody else, and put right", extra={"pool": _shown(pool)})
+        self._written[pool.uid] = Written(encoded, written.metadata.uid, written.metadata.generation)
+        return None
+
+    async def _write(self, wanted: Json, ours: DeploymentRecord | None) -> Bare | None:
+        """Make it, or make it right; None when the name is another's."""
+        meta = wanted["metadata"]
+        collection = f"/apis/apps/v1/namespaces/{meta['namespace']}/deployments"
+        if ours is None:
+            try:
+                return await self._kube.create(collection, wanted, Bare, query=MANAGER)
+            except errors.Conflict:
+                return await self._taken(f"{collection}/{meta['name']}", meta)
+        path = f"{collection}/{meta['name']}"
+        live = await self._kube.get(path, Json)
+        body = {**live, "spec": wanted["spec"]}
+        body["metadata"] = {**live["metadata"], "ownerReferences": meta["ownerReferences"], "labels": meta["labels"]}
+        return await self._kube.replace(path, body, Bare, query=MANAGER)
+
+    async def _taken(self, path: str, wanted: Json) -> Bare | None:
+        """Whose is the Deployment with our name? An old pool's placeholders go; anybody else's stay."""
+        try:
+            found = placeholder.deployment_record(await self._kube.get(path, Deployment))
+        except errors.NotFound:
+            return None
+        pool_uid = wanted["labels"][names.POOL_UID_LABEL]
+        if found and found.ours and found.pool_uid != pool_uid and not found.deleting:
+            await self._delete(found)
+        elif found is None or not found.ours:
+            pool = self._view.ledger.pools.get(pool_uid)
+            log.warning("the name for the headroom is taken", extra={"deployment": path})
+            if pool and pool.record:
+                words = f"There is a Deployment {wanted['name']} that is not ours: this pool gets no headroom"
+                self._events.warn(about_pool(pool.record), "HeadroomNameTaken", words)
+        return None
+
+    async def _clear(self, uid: str, ours: list[DeploymentRecord], *, proved: bool) -> float | None:
+        """Delete the placeholders of a pool that is going, or gone; a pool that our watch does not show is read."""
+        for one in ours:
+            if not proved:
+                name = one.name.removesuffix(placeholder.SUFFIX)
+                path = f"{POOLS.removesuffix(names.POOL_PLURAL)}namespaces/{one.namespace}/{names.POOL_PLURAL}/{name}"
+                try:
+                    pool = await self._kube.get(path, Bare)
+                except errors.NotFound:
+                    pool = None
+                if pool and pool.metadata.uid == uid and pool.metadata.deletion_timestamp is None:
+                    return LOOK_AGAIN  # our watch is behind
+            await self._delete(one)
+        return None
+
+    async def _delete(self, one: DeploymentRecord) -> None:
+        path = f"/apis/apps/v1/namespaces/{one.namespace}/deployments/{one.name}"
+        try:
+            await self._kube.delete(path, uid=one.uid, propagation="Background")
+        except (errors.NotFound, errors.Conflict):
+            return  # gone, or another one by now: the watch will say
+        log.info("headroom removed", extra={"deployment": f"{one.namespace}/{one.name}"})
+
+    def _forget(self, uid: str) -> None:
+        for known in (self.wanted, self._written, self._said):
+            known.pop(uid, None)
+        self._plain.discard(uid)
+
+    def _say(self, pool: PoolRecord, asked: Quota, shape: placeholder.Mould | None) -> None:
+        """Each thing once, until it is no longer so."""
+        words = {asked.reason: asked.message} if asked.reason else {}
+        if asked.count and shape and not shape.reserves:
+            each = self._settings.headroom
+            words["AteomsReserveNothing"] = (
+                "The pool's ateoms request neither CPU nor memory, so nothing is reserved for them; "
+                f"each placeholder holds {each.cpu} CPU and {each.memory} of memory"
+            )
+        for reason, message in words.items():
+            if message not in self._said.get(pool.uid, ()):
+                log.warning("headroom is not as asked", extra={"pool": _shown(pool), "reason": reason})
+                self._events.warn(about_pool(pool), reason, message)
+        if words:
+            self._said[pool.uid] = frozenset(words.values())
+        else:
+            self._said.pop(pool.uid, None)
+
+    def _no_image_volumes(self, pool: PoolRecord, error: errors.Invalid) -> None:
+        self._plain.add(pool.uid)
+        log.warning("images are not pulled ahead", extra={"pool": _shown(pool), "error": str(error)})
+        words = "This cluster takes no image volumes here, so the ateom image is not pulled ahead of a burst"
+        self._events.warn(about_pool(pool), "NoImageVolumes", words)
+
+
+def _in_order(before: Written, ours: DeploymentRecord, encoded: bytes, wanted: Json) -> bool:
+    same = before.wanted == encoded and before.uid == ours.uid and before.generation == ours.generation
+    return same and ours.owned and ours.labels == wanted["metadata"]["labels"]
+
+
+def _shown(pool: PoolRecord) -> str:
+    return f"{pool.namespace}/{pool.name}"
