@@ -13,7 +13,7 @@ from ateplace.kube.objects import WorkerPool
 from ateplace.settings import Settings
 from extender.demand import Demand
 from extender.fit import Case, Rules
-from extender.preempt.rooms import Rooms
+from extender.rooms import Rooms
 
 
 class Unfit(Exception):

@@ -80,7 +80,7 @@ class Case(Struct, frozen=True, gc=False):
     begun: float = inf
     """When the call began; inf when the pod is in no call."""
     held: Mapping[str, int] = {}
-    """Nodes with room that was made for ateoms (`extender.preempt.rooms`): placeholders do not go there."""
+    """Nodes with room that was made for ateoms (`extender.rooms`): placeholders do not go there."""
 
 
 def drop(case: Case, node: Node | None) -> str:

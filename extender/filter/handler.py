@@ -48,7 +48,6 @@ from extender.fit import (
 )
 from extender.preempt.evict import Evictions
 from extender.preempt.handler import Preempting
-from extender.preempt.rooms import Rooms
 from extender.prioritize import scores
 from extender.protocol import (
     ExtenderArgs,
@@ -56,6 +55,7 @@ from extender.protocol import (
     HostPriority,
     Names,
 )
+from extender.rooms import Rooms
 
 log = logging.getLogger(__name__)
 

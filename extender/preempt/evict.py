@@ -21,7 +21,7 @@ from ateplace.cluster.feed import View
 from ateplace.cluster.records import PodRecord
 from ateplace.cluster.refills import PREEMPTED, Refills
 from ateplace.kube import Kube
-from extender.preempt.rooms import Rooms
+from extender.rooms import Rooms
 
 log = logging.getLogger(__name__)
 

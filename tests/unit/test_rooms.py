@@ -1,6 +1,6 @@
 """Rooms that were made for ateoms: held until one comes, and for seconds at most."""
 
-from extender.preempt.rooms import MOST, SECONDS, Rooms
+from extender.rooms import MOST, SECONDS, Rooms
 
 
 def test_a_room_is_held_until_an_ateom_is_answered_its_node() -> None:
