@@ -2,17 +2,14 @@
 
 import base64
 from collections.abc import Callable
-from typing import Final
 
 from msgspec import Struct, field
 
 from ateplace.errors import NotFound
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Metadata
 from ateplace.kube.watch import Watch
 from certs import metrics
-
-PATH: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
 class ClientConfig(Struct):
@@ -60,7 +57,7 @@ class Injector:
     async def read(self) -> Configuration | None:
         """The configuration as it is now; None when there is none."""
         try:
-            return await self._kube.get(f"{PATH}/{self._name}", Configuration)
+            return await self._kube.get(paths.MUTATING_WEBHOOKS.named(self._name), Configuration)
         except NotFound:
             return None
 
@@ -68,7 +65,7 @@ class Injector:
         """Put it right; Conflict when it is another version by now."""
         patch = repair(over, bundle)
         if patch:
-            await self._kube.patch(f"{PATH}/{self._name}", patch, Configuration, kind="json")
+            await self._kube.patch(paths.MUTATING_WEBHOOKS.named(self._name), patch, Configuration, kind="json")
             metrics.INJECTED.inc()
 
     def watch(self, on_change: Callable[[], None]) -> Watch[Configuration, tuple[str, ...]]:
@@ -79,7 +76,7 @@ class Injector:
 
         return Watch(
             self._kube,
-            PATH,
+            paths.MUTATING_WEBHOOKS.everywhere,
             Configuration,
             Configuration.bundles,
             changed,

@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from ateplace.errors import CertificateError, Forbidden, NotFound
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Metadata
 from ateplace.names import SCHEDULER_CERTIFICATE, TRUST_ANNOTATION
 from certs import rotation
@@ -70,7 +70,7 @@ class SchedulerDeployment:
     def __init__(self, kube: Kube, namespace: str, name: str) -> None:
         self._kube = kube
         self._store = Store(kube, namespace)
-        self._path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
+        self._path = paths.DEPLOYMENTS.named(name, namespace)
         self._seen: Deployment | None = None
 
     async def look(self) -> rotation.Scheduler:

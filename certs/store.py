@@ -15,7 +15,7 @@ from cryptography import x509
 from msgspec import Struct
 
 from ateplace.errors import CertificateError, NotFound
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Metadata
 from certs import files
 from certs.pem import Pair, load_certificates
@@ -54,12 +54,12 @@ class Store:
 
     def __init__(self, kube: Kube, namespace: str) -> None:
         self._kube = kube
-        self._path = f"/api/v1/namespaces/{namespace}/secrets"
+        self._namespace = namespace
 
     async def read(self, name: str) -> Secret | None:
         """The Secret as it is now; None when there is none."""
         try:
-            return await self._kube.get(f"{self._path}/{name}", Secret)
+            return await self._kube.get(paths.SECRETS.named(name, self._namespace), Secret)
         except NotFound:
             return None
 
@@ -77,14 +77,16 @@ class Store:
                 "metadata": {"name": name, "labels": LABELS},
                 "data": {key: value for key, value in data.items() if value is not None},
             }
-            await self._kube.create(self._path, body, Secret)
+            await self._kube.create(paths.SECRETS.within(self._namespace), body, Secret)
             return
-        await self._kube.patch(f"{self._path}/{name}", {"metadata": _version(over), "data": data}, Secret)
+        await self._kube.patch(
+            paths.SECRETS.named(name, self._namespace), {"metadata": _version(over), "data": data}, Secret
+        )
 
     async def annotate(self, over: Secret, key: str, value: str) -> None:
         """Set one annotation; Conflict as in `write`."""
         metadata = {**_version(over), "annotations": {key: value}}
-        await self._kube.patch(f"{self._path}/{over.metadata.name}", {"metadata": metadata}, Secret)
+        await self._kube.patch(paths.SECRETS.named(over.metadata.name, self._namespace), {"metadata": metadata}, Secret)
 
 
 def _version(secret: Secret) -> dict[str, str]:

@@ -16,7 +16,6 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Final, TypeVar
-from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -26,7 +25,7 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import FINISHED
 from ateplace.cluster.resources import Amounts, host_ports, pack, requests, total
 from ateplace.cluster.state import Node, Reading
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Metadata, Pod
 from ateplace.settings import Substrate
 from extender import metrics
@@ -99,7 +98,7 @@ class Claims:
     async def _patch(self, name: str, uid: str, pool: str, unclaimed: int) -> None:
         """`unclaimed`: the version of the Node in which it has no claim; the write is then refused on any other, so
         that of two replicas only one opens it. 0: it has one."""
-        path = f"/api/v1/nodes/{quote(name)}"
+        path = paths.NODES.named(name)
         within = min(ATTEMPT_SECONDS, self._deadline)
         value = claim_patch.value()
         meta = claim_patch.claims(uid, (pool,), value)
@@ -153,7 +152,7 @@ class Claims:
         found: dict[str, Amounts] = {}
         ports: set[tuple[str, int]] = set()
         query = {"fieldSelector": f"spec.nodeName={name}", "resourceVersion": "0"}
-        async for pod in self._kube.list("/api/v1/pods", Pod, query=query):
+        async for pod in self._kube.list(paths.PODS.everywhere, Pod, query=query):
             if self._counts(pod):
                 found[pod.metadata.uid] = requests(pod.spec)
                 ports |= host_ports(pod.spec)

@@ -4,11 +4,11 @@ import asyncio
 import math
 import time
 
-from ateplace import errors, names
+from ateplace import errors
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import PodRecord, pool_record
 from ateplace.cluster.state import Pool
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from ateplace.kube.objects import WorkerPool
 from ateplace.settings import Settings
 from extender.demand import Demand
@@ -40,10 +40,10 @@ class Cases:
         ledger = self._view.ledger
         pool = ledger.pool_named(record.namespace, record.pool)
         if pool is None or pool.record is None or (record.pool_uid and pool.uid != record.pool_uid):
-            path = f"/apis/{names.GROUP}/{names.POOL_VERSION}/namespaces/{record.namespace}"
             try:
+                path = paths.POOLS.named(record.pool, record.namespace)
                 async with asyncio.timeout_at(until):
-                    found = pool_record(await self._kube.get(f"{path}/{names.POOL_PLURAL}/{record.pool}", WorkerPool))
+                    found = pool_record(await self._kube.get(path, WorkerPool))
             except errors.NotFound as error:
                 raise Unfit(f"there is no WorkerPool {record.namespace}/{record.pool}") from error
             if record.pool_uid and found.uid != record.pool_uid:

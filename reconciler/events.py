@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from ateplace import errors, names
 from ateplace.cluster.records import PoolRecord
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from reconciler import metrics
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,6 @@ class Events:
     async def _write(self, words: Words) -> None:
         about = words.about
         namespace = about.namespace or "default"
-        path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
         now, clock = datetime.now(UTC).isoformat(timespec="microseconds"), self._clock()
         before = self._written.get(words)
         if before and clock - before.at < SAME_SECONDS:
@@ -157,7 +156,7 @@ class Events:
             before.at = clock
             series = {"count": before.count, "lastObservedTime": now}
             try:
-                await self._kube.patch(f"{path}/{before.name}", {"series": series}, object)
+                await self._kube.patch(paths.EVENTS.named(before.name, namespace), {"series": series}, object)
                 return
             except errors.NotFound:
                 log.debug("the Event to be counted up has expired", extra={"reason": words.reason})
@@ -182,7 +181,7 @@ class Events:
             "reportingController": COMPONENT,
             "reportingInstance": self._identity[:128],
         }
-        await self._kube.create(path, body, object)
+        await self._kube.create(paths.EVENTS.within(namespace), body, object)
         self._written[words] = Written(name, 1, clock)
         _trim(self._written)
 

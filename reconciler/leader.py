@@ -25,7 +25,7 @@ from typing import Final
 from msgspec import Struct
 
 from ateplace import errors
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from ateplace.kube.backoff import Backoff
 from ateplace.kube.objects import Metadata
 from ateplace.kube.watch import Watch
@@ -84,8 +84,8 @@ class Election:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
-        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-        self._path = f"{self._collection}/{name}"
+        self._collection = paths.LEASES.within(namespace)
+        self._path = paths.LEASES.named(name, namespace)
         self._name = name
         self._identity = identity
         self._seconds = seconds

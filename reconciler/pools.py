@@ -35,7 +35,7 @@ from ateplace.cluster.claim_patch import MANAGER
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import PoolRecord
 from ateplace.cluster.state import Pool
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Metadata, OwnerReference
 from ateplace.settings import Settings
 from reconciler import metrics
@@ -192,7 +192,8 @@ class Pools:
         for deployment in owned:
             meta = deployment.metadata
             try:
-                await self._kube.delete(f"{_deployments(record)}/{meta.name}", uid=meta.uid, propagation=propagation)
+                path = paths.DEPLOYMENTS.named(meta.name, record.namespace)
+                await self._kube.delete(path, uid=meta.uid, propagation=propagation)
             except (errors.NotFound, errors.Conflict):
                 continue
             log.info("deployment deleted", extra={"pool": _shown(record), "deployment": meta.name})
@@ -216,9 +217,8 @@ class Pools:
 
     async def _stays(self, record: PoolRecord, owner: OwnerReference, deployments: Set[str]) -> bool:
         """Whether nobody is about to delete a ReplicaSet."""
-        path = f"/apis/apps/v1/namespaces/{record.namespace}/replicasets/{owner.name}"
         try:
-            found = await self._kube.get(path, Bare)
+            found = await self._kube.get(paths.REPLICA_SETS.named(owner.name, record.namespace), Bare)
         except errors.NotFound:
             return False
         deployment = found.controller("Deployment")
@@ -228,7 +228,7 @@ class Pools:
     async def _pods(self, record: PoolRecord) -> AsyncIterator[Bare]:
         """The pool's ateoms and placeholders that have not ended, as the API server has them now: whatever carries its
         UID, and what carries its name and no UID. The ledger counts the same ones: any of them may hold a claim."""
-        path = f"/api/v1/namespaces/{record.namespace}/pods"
+        path = paths.PODS.within(record.namespace)
         alive = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
         uid = names.POOL_UID_LABEL
         named = (f"{label}={record.name},!{uid}" for label in (self._pool_label, names.PLACEHOLDER_LABEL))
@@ -246,9 +246,9 @@ class Pools:
 
     async def _finalizers(self, record: PoolRecord, finalizers: tuple[str, ...]) -> None:
         """The list is replaced whole, so it carries the version that it was read at."""
-        path = f"/apis/{names.GROUP}/{names.POOL_VERSION}/namespaces/{record.namespace}/{names.POOL_PLURAL}"
+        path = paths.POOLS.named(record.name, record.namespace)
         meta = {"uid": record.uid, "resourceVersion": str(record.version), "finalizers": finalizers}
-        await self._kube.patch(f"{path}/{record.name}", {"metadata": meta}, Bare, query=MANAGER)
+        await self._kube.patch(path, {"metadata": meta}, Bare, query=MANAGER)
 
     async def _explain(self, pool: Pool, record: PoolRecord, stage: Stage) -> str:
         """The wait in words, with the first few of what it waits for."""
@@ -266,7 +266,7 @@ class Pools:
 
 
 def _deployments(record: PoolRecord) -> str:
-    return f"/apis/apps/v1/namespaces/{record.namespace}/deployments"
+    return paths.DEPLOYMENTS.within(record.namespace)
 
 
 def _few(items: list[str]) -> str:

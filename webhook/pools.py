@@ -16,14 +16,13 @@ from typing import Final
 
 from msgspec import Struct
 
-from ateplace import errors, names
-from ateplace.kube import Kube, objects
+from ateplace import errors
+from ateplace.kube import Kube, objects, paths
 from ateplace.kube.watch import Watch
 from webhook import metrics
 
 log = logging.getLogger(__name__)
 
-COLLECTION: Final = f"/apis/{names.GROUP}/{names.POOL_VERSION}/{names.POOL_PLURAL}"
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 LONGEST_NAME: Final = 253
 
@@ -47,7 +46,12 @@ class Pools:
         self._looking: dict[str, asyncio.Task[str | None]] = {}
         self._turns = asyncio.Semaphore(LOOKS)
         self.watch: Watch[objects.WorkerPool, str] = Watch(
-            kube, COLLECTION, objects.WorkerPool, lambda pool: pool.metadata.uid, _ignore, name="workerpools"
+            kube,
+            paths.POOLS.everywhere,
+            objects.WorkerPool,
+            lambda pool: pool.metadata.uid,
+            _ignore,
+            name="workerpools",
         )
         self._uids = self.watch.store
 
@@ -95,11 +99,10 @@ class Pools:
         return stale(self.watch.staleness(), self._stale_after)
 
     async def _look(self, namespace: str, name: str) -> str | None:
-        path = f"/apis/{names.GROUP}/{names.POOL_VERSION}/namespaces/{namespace}/{names.POOL_PLURAL}/{name}"
         outcome = "failed"
         try:
             async with asyncio.timeout(PATIENCE), self._turns:
-                uid = (await self._kube.get(path, objects.WorkerPool)).metadata.uid
+                uid = (await self._kube.get(paths.POOLS.named(name, namespace), objects.WorkerPool)).metadata.uid
             outcome = "found"
         except errors.NotFound:
             outcome = "absent"
@@ -119,7 +122,7 @@ class DefaultClasses:
         self._stale_after = stale_after
         self.watch: Watch[PriorityClass, bool] = Watch(
             kube,
-            "/apis/scheduling.k8s.io/v1/priorityclasses",
+            paths.PRIORITY_CLASSES.everywhere,
             PriorityClass,
             lambda each: each.global_default or None,
             _ignore,

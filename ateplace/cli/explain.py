@@ -15,6 +15,7 @@ from ateplace.cli.options import File, Output, Set, Urls, connected, print_json
 from ateplace.cli.pod_checks import Situation, findings
 from ateplace.cli.replicas import ask
 from ateplace.errors import AteplaceError, KubeError, NotFound
+from ateplace.kube import paths
 from ateplace.kube.objects import Node, Pod, WorkerPool
 from ateplace.settings import Settings
 
@@ -88,9 +89,8 @@ async def explain(kube: "Kube", settings: Settings, namespace: str, name: str, u
 
 
 async def _situation(kube: "Kube", settings: Settings, namespace: str, name: str) -> tuple[Situation, list[Event]]:
-    base = f"/api/v1/namespaces/{namespace}"
     try:
-        pod = await kube.get(f"{base}/pods/{name}", Pod)
+        pod = await kube.get(paths.PODS.named(name, namespace), Pod)
     except NotFound:
         return Situation(None), []
     pool_name = pod.metadata.label(names.PLACEHOLDER_LABEL) or pod.metadata.label(settings.substrate.pool_label)
@@ -99,7 +99,7 @@ async def _situation(kube: "Kube", settings: Settings, namespace: str, name: str
     )
     query = {"fieldSelector": f"involvedObject.uid={pod.metadata.uid}"}
     try:
-        events = [event async for event in kube.list(f"{base}/events", Event, query=query)]
+        events = [event async for event in kube.list(paths.CORE_EVENTS.within(namespace), Event, query=query)]
     except KubeError:
         events = []
     events.sort(key=lambda event: event.last_timestamp or event.event_time or "")
@@ -107,16 +107,15 @@ async def _situation(kube: "Kube", settings: Settings, namespace: str, name: str
 
 
 async def _pool(kube: "Kube", namespace: str, name: str) -> WorkerPool | None:
-    path = f"/apis/{names.GROUP}/{names.POOL_VERSION}/namespaces/{namespace}/{names.POOL_PLURAL}"
     try:
-        return await kube.get(f"{path}/{name}", WorkerPool) if name else None
+        return await kube.get(paths.POOLS.named(name, namespace), WorkerPool) if name else None
     except NotFound:
         return None
 
 
 async def _node(kube: "Kube", pod: Pod) -> Node | None:
     try:
-        return await kube.get(f"/api/v1/nodes/{pod.spec.node_name}", Node) if pod.spec.node_name else None
+        return await kube.get(paths.NODES.named(pod.spec.node_name), Node) if pod.spec.node_name else None
     except NotFound:
         return None
 
@@ -125,7 +124,7 @@ async def _atelets(kube: "Kube", settings: Settings, pod: Pod) -> tuple[Pod, ...
     if not pod.spec.node_name:
         return ()
     substrate = settings.substrate
-    path = f"/api/v1/namespaces/{substrate.atelet_namespace}/pods"
+    path = paths.PODS.within(substrate.atelet_namespace)
     # Not by spec.nodeName: a Pending one says only in its affinity for which node it was made.
     return tuple([one async for one in kube.list(path, Pod, query={"labelSelector": substrate.atelet_selector})])
 

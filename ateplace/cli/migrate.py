@@ -16,10 +16,9 @@ from typing import Final
 from ateplace import errors, names
 from ateplace.cluster import claim_patch
 from ateplace.cluster.atelet_gate import Gate
-from ateplace.cluster.feed import NODES, PODS, POOLS
 from ateplace.cluster.records import FINISHED
 from ateplace.errors import AteplaceError
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Node, Pod, WorkerPool
 from ateplace.settings import Settings
 
@@ -97,13 +96,17 @@ class Migration:
         seen = Look()
         pools = {}
         try:
-            async for pool in self._kube.list(POOLS, WorkerPool):
+            async for pool in self._kube.list(paths.POOLS.everywhere, WorkerPool):
                 pools[pool.metadata.namespace, pool.metadata.name] = pool.metadata.uid
         except errors.NotFound:
             raise AteplaceError("there are no WorkerPools here: is Agent Substrate installed?") from None
         label = self._substrate.pool_label
-        pods = [pod async for pod in self._kube.list(PODS, Pod, query={"labelSelector": label}) if _live(pod)]
-        seen.nodes = {node.metadata.name: node async for node in self._kube.list(NODES, Node)}
+        pods = [
+            pod
+            async for pod in self._kube.list(paths.PODS.everywhere, Pod, query={"labelSelector": label})
+            if _live(pod)
+        ]
+        seen.nodes = {node.metadata.name: node async for node in self._kube.list(paths.NODES.everywhere, Node)}
         for pod in pods:
             node = pod.spec.node_name
             if node not in seen.nodes:
@@ -114,7 +117,7 @@ class Migration:
             seen.wanted.setdefault(node, set()).update({uid} if uid else ())
             if not uid:
                 seen.homeless.append(f"{meta.namespace}/{meta.name}")
-        path = f"/api/v1/namespaces/{self._substrate.atelet_namespace}/pods"
+        path = paths.PODS.within(self._substrate.atelet_namespace)
         async for pod in self._kube.list(path, Pod, query={"labelSelector": self._substrate.atelet_selector}):
             if pod.spec.node_name in seen.nodes and pod.metadata.deletion_timestamp is None and _live(pod):
                 seen.atelets.add(pod.spec.node_name)
@@ -142,7 +145,7 @@ class Migration:
 
     async def _claim(self, node: Node, pools: set[str]) -> None:
         meta = claim_patch.claims(node.metadata.uid, pools, claim_patch.value())
-        path = f"{NODES}/{node.metadata.name}"
+        path = paths.NODES.named(node.metadata.name)
         try:
             await self._kube.patch(path, {"metadata": meta}, Node, query=claim_patch.MANAGER)
         except (errors.NotFound, errors.Conflict):

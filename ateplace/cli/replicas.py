@@ -13,6 +13,7 @@ import httpx
 import msgspec
 
 from ateplace.errors import KubeError
+from ateplace.kube import paths
 from ateplace.kube.objects import Pod
 from ateplace.settings import Settings
 
@@ -61,17 +62,17 @@ async def ask(
         return found
     if not names:
         found.silent[f"the {role}"] = f"no pod of it runs in the namespace {settings.cluster.namespace}"
-    base, port = f"/api/v1/namespaces/{settings.cluster.namespace}/pods", settings.serve.health_port
+    namespace, port = settings.cluster.namespace, settings.serve.health_port
 
     def proxied(name: str) -> Awaitable[T]:
-        return kube.get(f"{base}/http:{name}:{port}/proxy/{page}", type_, query=query, deadline=PATIENCE)
+        return kube.get(paths.pod_proxy(namespace, name, port, page), type_, query=query, deadline=PATIENCE)
 
     await asyncio.gather(*(_proxied(found, name, proxied(name)) for name in names))
     return found
 
 
 async def _running(kube: "Kube", namespace: str, role: str) -> list[str]:
-    path = f"/api/v1/namespaces/{namespace}/pods"
+    path = paths.PODS.within(namespace)
     return [
         pod.metadata.name
         async for pod in kube.list(path, Pod, query={"labelSelector": f"{COMPONENT}={role}"})

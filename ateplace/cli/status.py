@@ -17,6 +17,7 @@ from ateplace.cli.replicas import ask
 from ateplace.cli.snapshot import Picture, as_data, compose
 from ateplace.cli.tables import draw, draw_pools
 from ateplace.errors import KubeError, NotFound
+from ateplace.kube import paths
 from ateplace.kube.objects import Metadata, Node, Pod, WorkerPool
 from ateplace.settings import Settings
 
@@ -93,10 +94,10 @@ async def _read(kube: "Kube", settings: Settings) -> tuple[list[Node], list[Pod]
         return [pod async for pod in kube.list(path, Pod, query={"labelSelector": selector})]
 
     async def nodes() -> list[Node]:
-        return [node async for node in kube.list("/api/v1/nodes", Node)]
+        return [node async for node in kube.list(paths.NODES.everywhere, Node)]
 
     async def pools() -> list[WorkerPool]:
-        path = f"/apis/{names.GROUP}/{names.POOL_VERSION}/{names.POOL_PLURAL}"
+        path = paths.POOLS.everywhere
         try:
             return [pool async for pool in kube.list(path, WorkerPool)]
         except NotFound as error:
@@ -104,16 +105,16 @@ async def _read(kube: "Kube", settings: Settings) -> tuple[list[Node], list[Pod]
 
     found, ateoms, placeholders, atelets, all_pools = await asyncio.gather(
         nodes(),
-        pods("/api/v1/pods", substrate.pool_label),
-        pods("/api/v1/pods", names.PLACEHOLDER_LABEL),
-        pods(f"/api/v1/namespaces/{substrate.atelet_namespace}/pods", substrate.atelet_selector),
+        pods(paths.PODS.everywhere, substrate.pool_label),
+        pods(paths.PODS.everywhere, names.PLACEHOLDER_LABEL),
+        pods(paths.PODS.within(substrate.atelet_namespace), substrate.atelet_selector),
         pools(),
     )
     return found, ateoms + placeholders, atelets, all_pools
 
 
 async def _roles(kube: "Kube", settings: Settings) -> tuple[dict[str, tuple[int, int]], list[str]]:
-    path = f"/apis/apps/v1/namespaces/{settings.cluster.namespace}/deployments"
+    path = paths.DEPLOYMENTS.within(settings.cluster.namespace)
     try:
         found = [one async for one in kube.list(path, Deployment)]
     except KubeError as error:

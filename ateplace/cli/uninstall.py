@@ -15,9 +15,8 @@ from typing import Any, Final
 from ateplace import errors, names
 from ateplace.cluster.atelet_gate import Gate
 from ateplace.cluster.claim_patch import MANAGER
-from ateplace.cluster.feed import NODES, PODS, POOLS
 from ateplace.errors import AteplaceError
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Metadata, Node, Pod, WorkerPool
 from ateplace.settings import Settings
 from reconciler.leader import NAME, Lease, term
@@ -27,7 +26,6 @@ Say = Callable[[str], None]
 Json = dict[str, Any]
 
 OURS: Final = "app.kubernetes.io/name=ateplace"
-WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 WAIT_SECONDS: Final = 120.0
 POLL: Final = 0.5
 TRIES: Final = 5
@@ -45,7 +43,7 @@ class Removal:
 
     async def run(self) -> None:
         """Raises AteplaceError when one of us still runs, or when somebody keeps putting our keys back."""
-        await self._delete("our webhook", [f"{WEBHOOKS}/{names.WEBHOOK_CONFIGURATION}"])
+        await self._delete("our webhook", [paths.MUTATING_WEBHOOKS.named(names.WEBHOOK_CONFIGURATION)])
         await self._stop_us()
         self._did("give atelet all of its nodes back", int(await self._gate.closed()))
         if not self._dry_run:
@@ -76,12 +74,14 @@ class Removal:
         self._did(f"delete {what}", count)
 
     async def _stop_us(self) -> None:
-        path = f"/apis/apps/v1/namespaces/{self._namespace}/deployments"
+        path = paths.DEPLOYMENTS.within(self._namespace)
         found = [item.metadata.name async for item in self._all(path, Bare, OURS)]
-        await self._delete("our Deployments", [f"{path}/{name}" for name in found], "Foreground")
+        await self._delete(
+            "our Deployments", [paths.DEPLOYMENTS.named(name, self._namespace) for name in found], "Foreground"
+        )
         if self._dry_run:
             return
-        pods = f"/api/v1/namespaces/{self._namespace}/pods"
+        pods = paths.PODS.within(self._namespace)
         loop = asyncio.get_running_loop()
         end = loop.time() + WAIT_SECONDS
         while [pod async for pod in self._all(pods, Bare, OURS)]:
@@ -92,7 +92,7 @@ class Removal:
 
     async def _unled(self) -> None:
         """Wait until no reconciler leads: its lease is free, gone, or has not been renewed for its whole duration."""
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases/{NAME}"
+        path = paths.LEASES.named(NAME, self._namespace)
         loop = asyncio.get_running_loop()
         first, since = None, loop.time()
         while True:
@@ -109,7 +109,7 @@ class Removal:
 
     async def _pools(self) -> None:
         count = 0
-        async for pool in self._all(POOLS, WorkerPool):
+        async for pool in self._all(paths.POOLS.everywhere, WorkerPool):
             meta = pool.metadata
             if names.FINALIZER not in (meta.finalizers or ()):
                 continue
@@ -119,7 +119,7 @@ class Removal:
 
     async def _let_go(self, meta: Metadata) -> None:
         """The list of finalizers is replaced whole, so it is read again when somebody has written meanwhile."""
-        path = POOLS.replace(names.POOL_PLURAL, f"namespaces/{meta.namespace}/{names.POOL_PLURAL}/{meta.name}")
+        path = paths.POOLS.named(meta.name, meta.namespace)
         for left in reversed(range(TRIES)):
             others = [name for name in meta.finalizers or () if name != names.FINALIZER]
             try:
@@ -135,22 +135,22 @@ class Removal:
                 break
 
     async def _placeholders(self) -> None:
-        for what, path, plural in (
-            ("placeholders' Deployments", "/apis/apps/v1", "deployments"),
-            ("placeholders", "/api/v1", "pods"),
+        for what, resource in (
+            ("placeholders' Deployments", paths.DEPLOYMENTS),
+            ("placeholders", paths.PODS),
         ):
             found = [
-                f"{path}/namespaces/{item.metadata.namespace}/{plural}/{item.metadata.name}"
-                async for item in self._all(f"{path}/{plural}", Bare, names.PLACEHOLDER_LABEL)
+                resource.named(item.metadata.name, item.metadata.namespace)
+                async for item in self._all(resource.everywhere, Bare, names.PLACEHOLDER_LABEL)
             ]
             await self._delete(what, found)
 
     async def _nodes(self) -> None:
         count = 0
-        async for node in self._kube.list(NODES, Node):
+        async for node in self._kube.list(paths.NODES.everywhere, Node):
             if keys := ours(node):
                 try:
-                    await self._patch(f"{NODES}/{node.metadata.name}", {"uid": node.metadata.uid, **keys})
+                    await self._patch(paths.NODES.named(node.metadata.name), {"uid": node.metadata.uid, **keys})
                 except errors.Conflict:
                     continue  # another Node of its name by now, which never had them; `_check` looks at it
                 count += 1
@@ -161,11 +161,11 @@ class Removal:
         scheduler = self._settings.webhook.scheduler_name or names.SCHEDULER
         count = 0
         bare: list[str] = []
-        async for pod in self._kube.list(PODS, Pod, query={"fieldSelector": "spec.nodeName="}):
+        async for pod in self._kube.list(paths.PODS.everywhere, Pod, query={"fieldSelector": "spec.nodeName="}):
             if pod.spec.scheduler_name != scheduler and not gated(pod):
                 continue
             meta = pod.metadata
-            path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}"
+            path = paths.PODS.named(meta.name, meta.namespace)
             if any(owner.controller for owner in meta.owner_references or ()):
                 count += await self._end(path, pod)
             else:
@@ -199,7 +199,7 @@ class Removal:
 
     async def _check(self) -> None:
         """Our keys are gone, and stay gone."""
-        left = [node.metadata.name async for node in self._kube.list(NODES, Node) if ours(node)]
+        left = [node.metadata.name async for node in self._kube.list(paths.NODES.everywhere, Node) if ours(node)]
         if left:
             raise AteplaceError(f"somebody puts our keys back on nodes ({', '.join(left[:5])}): is one of us running?")
 

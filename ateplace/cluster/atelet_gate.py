@@ -20,7 +20,7 @@ from typing import Any, Final
 from ateplace import errors, names
 from ateplace.cluster.claim_patch import MANAGER
 from ateplace.errors import AteplaceError
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from ateplace.settings import Substrate
 
 log = logging.getLogger(__name__)
@@ -40,9 +40,9 @@ class Gate:
 
     def __init__(self, kube: Kube, substrate: Substrate) -> None:
         self._kube = kube
-        self._apps = f"/apis/apps/v1/namespaces/{substrate.atelet_namespace}"
-        self._pods = f"/api/v1/namespaces/{substrate.atelet_namespace}/pods"
-        self._path = f"{self._apps}/daemonsets/{substrate.atelet_daemonset}"
+        self._namespace = substrate.atelet_namespace
+        self._pods = paths.PODS.within(self._namespace)
+        self._path = paths.DAEMON_SETS.named(substrate.atelet_daemonset, self._namespace)
         self._selector = substrate.atelet_selector
 
     async def read(self) -> Json | None:
@@ -117,7 +117,7 @@ class Gate:
     async def _revision(self, found: Json) -> str:
         """The hash of the template that is current."""
         newest, value = -1, ""
-        async for revision in self._kube.list(f"{self._apps}/controllerrevisions", Json):
+        async for revision in self._kube.list(paths.CONTROLLER_REVISIONS.within(self._namespace), Json):
             owners = revision["metadata"].get("ownerReferences", ())
             if any(owner["uid"] == found["metadata"]["uid"] for owner in owners) and revision["revision"] > newest:
                 newest, value = revision["revision"], revision["metadata"]["labels"][HASH]
@@ -132,7 +132,7 @@ class Gate:
             if owned and "deletionTimestamp" not in meta:
                 body = {"metadata": {"uid": meta["uid"], "labels": {HASH: after}}}
                 try:
-                    await self._kube.patch(f"{self._pods}/{meta['name']}", body, Json, query=MANAGER)
+                    await self._kube.patch(paths.PODS.named(meta["name"], self._namespace), body, Json, query=MANAGER)
                 except (errors.NotFound, errors.Conflict):
                     log.debug("atelet has gone meanwhile", extra={"pod": meta["name"]})
 

@@ -15,7 +15,7 @@ from ateplace.cluster import records
 from ateplace.cluster.atelets import cannot_run
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import AteletRecord, AteletTemplate, NodeRecord, PodRecord, PoolRecord
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from ateplace.kube.objects import DaemonSet, Node, Pod, WorkerPool
 from ateplace.kube.watch import Watch
 from ateplace.process.runtime import Runtime
@@ -23,10 +23,6 @@ from ateplace.settings import Settings
 
 R = TypeVar("R", PodRecord, AteletRecord, PoolRecord)
 PodListener = Callable[[PodRecord | None, PodRecord | None], None]
-
-PODS = "/api/v1/pods"
-NODES = "/api/v1/nodes"
-POOLS = f"/apis/{names.GROUP}/{names.POOL_VERSION}/{names.POOL_PLURAL}"
 
 
 class View:
@@ -44,14 +40,22 @@ class View:
         namespace = substrate.atelet_namespace
         ledger = self.ledger
         pod = partial(records.pod_record, pool_label=substrate.pool_label)
-        self.nodes = Watch(kube, NODES, Node, records.node_record, self._node, name="nodes")
-        self.ateoms = Watch(kube, PODS, Pod, pod, self._pod, label_selector=substrate.pool_label, name="ateoms")
+        self.nodes = Watch(kube, paths.NODES.everywhere, Node, records.node_record, self._node, name="nodes")
+        self.ateoms = Watch(
+            kube, paths.PODS.everywhere, Pod, pod, self._pod, label_selector=substrate.pool_label, name="ateoms"
+        )
         self.placeholders = Watch(
-            kube, PODS, Pod, pod, self._pod, label_selector=names.PLACEHOLDER_LABEL, name="placeholders"
+            kube,
+            paths.PODS.everywhere,
+            Pod,
+            pod,
+            self._pod,
+            label_selector=names.PLACEHOLDER_LABEL,
+            name="placeholders",
         )
         self.pools = Watch(
             kube,
-            POOLS,
+            paths.POOLS.everywhere,
             WorkerPool,
             records.pool_record,
             partial(self._object, ledger.pool_seen, ledger.pool_gone),
@@ -60,7 +64,7 @@ class View:
         )
         self.atelets = Watch(
             kube,
-            f"/api/v1/namespaces/{namespace}/pods",
+            paths.PODS.within(namespace),
             Pod,
             records.atelet_record,
             partial(self._object, ledger.atelet_seen, ledger.atelet_gone),
@@ -69,7 +73,7 @@ class View:
         )
         self.daemonset = Watch(
             kube,
-            f"/apis/apps/v1/namespaces/{namespace}/daemonsets",
+            paths.DAEMON_SETS.within(namespace),
             DaemonSet,
             records.atelet_template,
             self._daemonset,

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import aiohttp
+from yarl import URL
 
 from ateplace import errors
-from ateplace.kube import failures
+from ateplace.kube import failures, paths
 from ateplace.kube.access import Access
 
 CONNECTIONS = 64
@@ -61,6 +62,8 @@ class Transport:
         """The answer, as soon as its headers are there; raises what aiohttp raises."""
         if self._session.closed:
             raise LostError("the client has been closed")
+        if not paths.SAFE.fullmatch(ask.path):
+            raise ValueError(f"not a path of ours: {ask.path[:256]!r}")
         access = self.access
         headers = {}
         if authorization := access.authorization():
@@ -70,7 +73,7 @@ class Transport:
         self.requests += 1
         return await self._session.request(
             ask.method,
-            access.server + ask.path,
+            URL(access.server + ask.path, encoded=True),
             params=ask.query,
             data=ask.data,
             headers=headers,

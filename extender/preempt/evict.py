@@ -14,13 +14,12 @@ import logging
 import time
 from collections.abc import Iterable, Iterator
 from typing import Final
-from urllib.parse import quote
 
 from ateplace import errors
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import PodRecord
 from ateplace.cluster.refills import PREEMPTED, Refills
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from extender.rooms import Rooms
 
 log = logging.getLogger(__name__)
@@ -70,7 +69,7 @@ class Evictions:
         return {victim.uid for victim in ended}
 
     async def _end(self, victim: PodRecord, until: float) -> PodRecord | None:
-        path = f"/api/v1/namespaces/{quote(victim.namespace)}/pods/{quote(victim.name)}"
+        path = paths.PODS.named(victim.name, victim.namespace)
         within = until - asyncio.get_running_loop().time()
         about = {"pod": f"{victim.namespace}/{victim.name}", "node": victim.node}
         try:

@@ -9,11 +9,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from ateplace.cluster.feed import PODS
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import FINISHED
 from ateplace.cluster.state import Node
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Pod
 from ateplace.settings import Settings
 from reconciler import metrics
@@ -94,7 +93,7 @@ class Late:
 
     async def _waiting(self, name: str) -> list[Pod]:
         query = {"labelSelector": self._settings.substrate.pool_label, "fieldSelector": f"spec.nodeName={name}"}
-        return [pod async for pod in self._kube.list(PODS, Pod, query=query) if _waits(pod)]
+        return [pod async for pod in self._kube.list(paths.PODS.everywhere, Pod, query=query) if _waits(pod)]
 
 
 def why(node: Node) -> str:

@@ -21,10 +21,10 @@ from msgspec import Struct
 
 from ateplace import errors, names
 from ateplace.cluster import claim_patch
-from ateplace.cluster.feed import PODS, View
+from ateplace.cluster.feed import View
 from ateplace.cluster.records import FINISHED
 from ateplace.cluster.state import Node
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Pod
 from ateplace.settings import Settings
 from reconciler import metrics
@@ -163,7 +163,9 @@ class Claims:
         if not pools:
             return found
         labels = f"{names.POOL_UID_LABEL} in ({','.join(pools)})"
-        async for pod in self._kube.list(PODS, Pod, query={"labelSelector": labels, "fieldSelector": fields}):
+        async for pod in self._kube.list(
+            paths.PODS.everywhere, Pod, query={"labelSelector": labels, "fieldSelector": fields}
+        ):
             if _live(pod) and self._holds(pod):
                 found.add(pod.metadata.label(names.POOL_UID_LABEL))
         return found
@@ -173,7 +175,7 @@ class Claims:
         pool = self._view.ledger.pools.get(release.pool_uid)
         if pool is None or pool.record is None:
             return set()
-        path = f"/api/v1/namespaces/{pool.record.namespace}/pods"
+        path = paths.PODS.within(pool.record.namespace)
         labels = f"{self._pool_label}={pool.record.name},!{names.POOL_UID_LABEL}"
         async for pod in self._kube.list(path, Pod, query={"labelSelector": labels}):
             unbound = not pod.spec.node_name and release.patient
@@ -195,7 +197,7 @@ class Claims:
 
     async def _patch(self, name: str, metadata: dict[str, object]) -> int:
         """The Node's version after it."""
-        path = f"/api/v1/nodes/{name}"
+        path = paths.NODES.named(name)
         written = await self._kube.patch(path, {"metadata": metadata}, Written, query=claim_patch.MANAGER)
         return int(written.metadata.resource_version)
 

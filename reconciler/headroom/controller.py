@@ -20,9 +20,9 @@ from msgspec import Struct
 
 from ateplace import errors, names
 from ateplace.cluster.claim_patch import MANAGER
-from ateplace.cluster.feed import POOLS, View
+from ateplace.cluster.feed import View
 from ateplace.cluster.records import PoolRecord
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Metadata
 from ateplace.kube.watch import Watch
 from ateplace.settings import Settings
@@ -34,7 +34,6 @@ from reconciler.workqueue import Queue
 
 log = logging.getLogger(__name__)
 
-DEPLOYMENTS: Final = "/apis/apps/v1/deployments"
 WORKERS: Final = 4
 LOOK_AGAIN: Final = 1.0
 """Seconds until a name that is taken, or a pool that should be gone, is looked at again."""
@@ -79,7 +78,7 @@ class Headroom:
         """Until cancelled."""
         watch = Watch(
             self._kube,
-            DEPLOYMENTS,
+            paths.DEPLOYMENTS.everywhere,
             Deployment,
             placeholder.deployment_record,
             self._changed,
@@ -177,13 +176,13 @@ class Headroom:
     async def _write(self, wanted: Json, ours: DeploymentRecord | None) -> Bare | None:
         """Make it, or make it right; None when the name is another's."""
         meta = wanted["metadata"]
-        collection = f"/apis/apps/v1/namespaces/{meta['namespace']}/deployments"
+        collection = paths.DEPLOYMENTS.within(meta["namespace"])
         if ours is None:
             try:
                 return await self._kube.create(collection, wanted, Bare, query=MANAGER)
             except errors.Conflict:
-                return await self._taken(f"{collection}/{meta['name']}", meta)
-        path = f"{collection}/{meta['name']}"
+                return await self._taken(paths.DEPLOYMENTS.named(meta["name"], meta["namespace"]), meta)
+        path = paths.DEPLOYMENTS.named(meta["name"], meta["namespace"])
         live = await self._kube.get(path, Json)
         body = {**live, "spec": wanted["spec"]}
         body["metadata"] = {**live["metadata"], "ownerReferences": meta["ownerReferences"], "labels": meta["labels"]}
@@ -211,7 +210,7 @@ class Headroom:
         for one in ours:
             if not proved:
                 name = one.name.removesuffix(placeholder.SUFFIX)
-                path = f"{POOLS.removesuffix(names.POOL_PLURAL)}namespaces/{one.namespace}/{names.POOL_PLURAL}/{name}"
+                path = paths.POOLS.named(name, one.namespace)
                 try:
                     pool = await self._kube.get(path, Bare)
                 except errors.NotFound:
@@ -222,7 +221,7 @@ class Headroom:
         return None
 
     async def _delete(self, one: DeploymentRecord) -> None:
-        path = f"/apis/apps/v1/namespaces/{one.namespace}/deployments/{one.name}"
+        path = paths.DEPLOYMENTS.named(one.name, one.namespace)
         try:
             await self._kube.delete(path, uid=one.uid, propagation="Background")
         except (errors.NotFound, errors.Conflict):

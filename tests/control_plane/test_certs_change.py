@@ -17,13 +17,12 @@ from typing import Any
 
 from ateplace import names
 from ateplace.errors import ServerError
-from ateplace.kube import Kube
+from ateplace.kube import Kube, paths
 from ateplace.process.http_connection import Limits
 from ateplace.process.http_server import Server
 from ateplace.settings import Certs, Cluster, Settings
 from certs import files
 from certs.controller import Keeper
-from certs.inject import PATH as CONFIGURATIONS
 from certs.pem import fingerprint, load_certificates
 from certs.rotation import Phase
 from certs.source import CertificateSource
@@ -223,7 +222,7 @@ async def change(plane: ControlPlane, namespace: str, settings: Settings, root: 
             await extender.ready()
             await hook.start()
             await verbs.start()
-            await kube.create(CONFIGURATIONS, configuration(namespace, hook.port), object)
+            await kube.create(paths.MUTATING_WEBHOOKS.everywhere, configuration(namespace, hook.port), object)
             await kube.create(f"/apis/apps/v1/namespaces/{namespace}/deployments", deployment(), object)
             await steady(keeper)
             async with background(pods_are_replaced()):
@@ -245,7 +244,7 @@ async def change(plane: ControlPlane, namespace: str, settings: Settings, root: 
         assert {Phase.RESTARTING, Phase.DROPPING} < set(phases), "both halves of the change, each with calls in it"
     finally:
         with suppress(ApiError):  # where it was never created the reason for that is the one to show
-            plane.api.delete(f"{CONFIGURATIONS}/{names.WEBHOOK_CONFIGURATION}")
+            plane.api.delete(f"{paths.MUTATING_WEBHOOKS.everywhere}/{names.WEBHOOK_CONFIGURATION}")
         await hook.stop(1.0)
         await verbs.stop(1.0)
         await kube.close()

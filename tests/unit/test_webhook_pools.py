@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from ateplace import errors
+from ateplace.kube import paths
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving, until
 from webhook import pools as module
-from webhook.pools import COLLECTION, Pools
+from webhook.pools import Pools
 
 END = {"k8s.io/initial-events-end": "true"}
 
@@ -27,7 +28,7 @@ class Api:
         self.refuse_with = 0
 
     async def __call__(self, request: Request, answer: Answer) -> None:
-        if request.path == COLLECTION:
+        if request.path == paths.POOLS.everywhere:
             await answer.begin()
             await answer.event("ADDED", pool("known", "known-uid", 5))
             bookmark = {"kind": "WorkerPool", "metadata": {"resourceVersion": "6", "annotations": END}}

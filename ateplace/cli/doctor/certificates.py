@@ -6,6 +6,7 @@ from ateplace import names
 from ateplace.cli.doctor.look import Look
 from ateplace.cli.doctor.webhook import repair
 from ateplace.cli.findings import Finding, fail, ok, warn
+from ateplace.kube import paths
 from certs.authority import authority_flaw, due, flaw
 from certs.catalogue import catalogue
 from certs.pem import load_pair
@@ -13,15 +14,14 @@ from certs.store import Secret
 
 
 async def check(look: Look) -> list[Finding]:
-    path = f"/api/v1/namespaces/{look.namespace}/secrets"
     now = datetime.now(UTC)
     found = []
     if look.settings.certs.managed:
-        secret = await look.find(f"{path}/{names.CA_CERTIFICATE}", Secret)
+        secret = await look.find(paths.SECRETS.named(names.CA_CERTIFICATE, look.namespace), Secret)
         reason = authority_flaw(secret.pair() if secret else None, now)
         found.append(_judge(names.CA_CERTIFICATE, secret, reason, now, look))
     for entry in catalogue(look.settings):
-        secret = await look.find(f"{path}/{entry.secret}", Secret)
+        secret = await look.find(paths.SECRETS.named(entry.secret, look.namespace), Secret)
         reason = flaw(secret.pair() if secret else None, entry.wanted, now)
         found.append(_judge(entry.secret, secret, reason, now, look))
     return found

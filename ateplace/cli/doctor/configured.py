@@ -12,6 +12,7 @@ from ateplace.cli.doctor.look import Look
 from ateplace.cli.doctor.ours import ROLES
 from ateplace.cli.findings import APPLY, Finding, fail, ok, some, warn
 from ateplace.errors import SettingsError
+from ateplace.kube import paths
 from ateplace.settings import FILE_VARIABLE, Loaded, Settings, load
 
 DOCTORS_OWN: Final = frozenset({"cluster", "log"})
@@ -70,7 +71,7 @@ async def environments(look: Look) -> dict[str, Environment]:
     """By role; one without a Deployment is left out."""
     found = {}
     for name in ROLES:
-        role = await look.find(f"/apis/apps/v1/namespaces/{look.namespace}/deployments/{name}", Role)
+        role = await look.find(paths.DEPLOYMENTS.named(name, look.namespace), Role)
         if role:
             found[name] = await _environment(look, role.spec.template.spec.containers[0])
     return found
@@ -82,7 +83,7 @@ async def _environment(look: Look, container: Container) -> Environment:
     for source in container.env_from or ():
         if source.config_map_ref:
             name = source.config_map_ref.name
-            mapped = await look.find(f"/api/v1/namespaces/{look.namespace}/configmaps/{name}", ConfigMap)
+            mapped = await look.find(paths.CONFIG_MAPS.named(name, look.namespace), ConfigMap)
             if mapped is None:
                 missing.append(name)
             else:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from ateplace import names
 from ateplace.cli.findings import Finding
 from ateplace.errors import NotFound
+from ateplace.kube import paths
 from ateplace.kube.objects import DaemonSet, Metadata, Node, Pod, PodTemplate, WorkerPool
 from ateplace.settings import Loaded
 
@@ -80,36 +81,36 @@ class Look:
         return await self._once(f"{path}?{query}", read)
 
     async def nodes(self) -> list[Node]:
-        return await self.every("/api/v1/nodes", Node)
+        return await self.every(paths.NODES.everywhere, Node)
 
     async def pools(self) -> list[WorkerPool]:
-        return await self.every(f"/apis/{names.GROUP}/{names.POOL_VERSION}/{names.POOL_PLURAL}", WorkerPool)
+        return await self.every(paths.POOLS.everywhere, WorkerPool)
 
     async def ateoms(self) -> list[Pod]:
-        return await self.every("/api/v1/pods", Pod, {"labelSelector": self.settings.substrate.pool_label})
+        return await self.every(paths.PODS.everywhere, Pod, {"labelSelector": self.settings.substrate.pool_label})
 
     async def placeholders(self) -> list[Pod]:
-        return await self.every("/api/v1/pods", Pod, {"labelSelector": names.PLACEHOLDER_LABEL})
+        return await self.every(paths.PODS.everywhere, Pod, {"labelSelector": names.PLACEHOLDER_LABEL})
 
     async def atelets(self) -> list[Pod]:
         substrate = self.settings.substrate
-        path = f"/api/v1/namespaces/{substrate.atelet_namespace}/pods"
+        path = paths.PODS.within(substrate.atelet_namespace)
         return await self.every(path, Pod, {"labelSelector": substrate.atelet_selector})
 
     async def daemonset(self) -> DaemonSet | None:
         substrate = self.settings.substrate
-        path = f"/apis/apps/v1/namespaces/{substrate.atelet_namespace}/daemonsets/{substrate.atelet_daemonset}"
+        path = paths.DAEMON_SETS.named(substrate.atelet_daemonset, substrate.atelet_namespace)
         return await self.find(path, DaemonSet)
 
     async def ours(self) -> dict[str, Deployment]:
         """Our own Deployments by name."""
-        found = await self.every(f"/apis/apps/v1/namespaces/{self.namespace}/deployments", Deployment)
+        found = await self.every(paths.DEPLOYMENTS.within(self.namespace), Deployment)
         return {one.metadata.name: one for one in found}
 
     async def ateom_deployments(self) -> list[Deployment]:
         """What Agent Substrate made of the pools."""
         query = {"labelSelector": self.settings.substrate.pool_label}
-        return await self.every("/apis/apps/v1/deployments", Deployment, query)
+        return await self.every(paths.DEPLOYMENTS.everywhere, Deployment, query)
 
     @property
     def namespace(self) -> str:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from ateplace.cli.doctor.look import Deployment, Look
 from ateplace.cli.findings import APPLY, Finding, fail, ok, warn
 from ateplace.errors import NotFound
+from ateplace.kube import paths
 
 ROLES = ("ateplace-webhook", "ateplace-extender", "ateplace-reconciler")
 RECONCILER_LEASE = "ateplace-reconciler"
@@ -60,7 +61,7 @@ async def held(look: Look, lease: str) -> str | None:
     When its time says that it has run out, that may be our clock: then it is watched for half a duration more, in
     which a living holder renews it several times.
     """
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{look.namespace}/leases/{lease}"
+    path = paths.LEASES.named(lease, look.namespace)
     loop = asyncio.get_running_loop()
     first, end = None, 0.0
     while True:

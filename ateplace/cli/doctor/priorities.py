@@ -5,11 +5,11 @@ from msgspec import Struct
 from ateplace import names
 from ateplace.cli.doctor.look import Look
 from ateplace.cli.findings import Finding, fail, ok, warn
+from ateplace.kube import paths
 
 CUTOFF = -10
 """cluster-autoscaler's `--expendable-pods-priority-cutoff`: for a pod below it the cluster never grows."""
 OWN_CLASS = "create it, or set webhook.priority_class to one that exists"
-PATH = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
 class PriorityClass(Struct, rename="camel"):
@@ -22,8 +22,8 @@ async def check(look: Look) -> list[Finding]:
     ateom = look.settings.webhook.priority_class
     placeholder = names.PLACEHOLDER_PRIORITY_CLASS
     return judge(
-        (ateom, await look.find(f"{PATH}/{ateom}", PriorityClass)),
-        (placeholder, await look.find(f"{PATH}/{placeholder}", PriorityClass)),
+        (ateom, await look.find(paths.PRIORITY_CLASSES.named(ateom), PriorityClass)),
+        (placeholder, await look.find(paths.PRIORITY_CLASSES.named(placeholder), PriorityClass)),
     )
 
 

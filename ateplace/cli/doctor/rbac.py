@@ -8,9 +8,9 @@ from msgspec import Struct
 from ateplace import names
 from ateplace.cli.doctor.look import Look
 from ateplace.cli.findings import APPLY, Finding, fail, ok, some
+from ateplace.kube import paths
 from ateplace.settings import Settings
 
-PATH: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 AT_ONCE: Final = 16
 OWN_NAMES: Final = "if you have set other names, change them in its ClusterRoles and Roles too"
 
@@ -121,5 +121,5 @@ async def _may(look: Look, account: str, right: Right, verb: str) -> bool:
     groups = ["system:serviceaccounts", f"system:serviceaccounts:{look.namespace}", "system:authenticated"]
     spec = {"user": user, "groups": groups, "resourceAttributes": attributes}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-    review = await look.kube.create(PATH, body, Review)
+    review = await look.kube.create(paths.ACCESS_REVIEWS.everywhere, body, Review)
     return bool(review.status and review.status.allowed)

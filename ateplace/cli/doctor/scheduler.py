@@ -9,6 +9,7 @@ from ateplace import names
 from ateplace.cli.doctor.look import Look
 from ateplace.cli.doctor.ours import held
 from ateplace.cli.findings import APPLY, Finding, fail, ok, warn
+from ateplace.kube import paths
 from ateplace.settings import Settings
 
 
@@ -54,7 +55,7 @@ async def check(look: Look) -> list[Finding]:
     if not settings.webhook.scheduler_name or not name:
         says = "ateoms are left to the cluster's own scheduler, which cannot be looked into from here"
         return [warn(says, "compare its configuration with deploy/scheduler/default-scheduler.yaml")]
-    path = f"/apis/apps/v1/namespaces/{look.namespace}/deployments/{name}"
+    path = paths.DEPLOYMENTS.named(name, look.namespace)
     deployment = await look.find(path, Scheduler)
     if deployment is None:
         says = f"there is no Deployment {name}: ateoms stay Pending"
@@ -70,7 +71,7 @@ async def check(look: Look) -> list[Finding]:
             found.append(fail(says, f"kubectl logs -n {look.namespace} deployment/{name}"))
     for volume in deployment.spec.template.spec.volumes or ():
         if volume.config_map:
-            config = f"/api/v1/namespaces/{look.namespace}/configmaps/{volume.config_map.name}"
+            config = paths.CONFIG_MAPS.named(volume.config_map.name, look.namespace)
             mapped = await look.find(config, ConfigMap)
             for text in (mapped.data or {}).values() if mapped else ():
                 found += judge(text, settings)

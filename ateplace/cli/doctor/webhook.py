@@ -14,13 +14,13 @@ from ateplace import names
 from ateplace.cli.doctor.look import Look
 from ateplace.cli.findings import APPLY, Finding, fail, ok, warn
 from ateplace.errors import CertificateError, Forbidden, KubeError, Refused, Unavailable
+from ateplace.kube import paths
 from ateplace.kube.objects import Metadata
 from ateplace.settings import PAUSE
 from certs.catalogue import service_names
 from certs.pem import dns_names, issuer_of, load_certificates
 from certs.store import Secret
 
-PATH = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 NOBODY = "ateplace-doctor-asks"
 """A pool that does not exist."""
 WHERE = "default"
@@ -42,7 +42,7 @@ class Configuration(Struct, rename="camel"):
 
 
 async def check(look: Look) -> list[Finding]:
-    configuration = await look.find(f"{PATH}/{names.WEBHOOK_CONFIGURATION}", Configuration)
+    configuration = await look.find(paths.MUTATING_WEBHOOKS.named(names.WEBHOOK_CONFIGURATION), Configuration)
     if configuration is None or not configuration.webhooks:
         says = f"there is no MutatingWebhookConfiguration {names.WEBHOOK_CONFIGURATION}: ateoms are not prepared"
         return [fail(says, APPLY)]
@@ -62,7 +62,7 @@ async def _trust(look: Look, hook: Hook) -> list[Finding]:
     except (CertificateError, binascii.Error):
         says = f"{hook.name} has no usable caBundle: the API server cannot trust the webhook"
         return [fail(says, repair(look))]
-    path = f"/api/v1/namespaces/{look.namespace}/secrets/{names.WEBHOOK_CERTIFICATE}"
+    path = paths.SECRETS.named(names.WEBHOOK_CERTIFICATE, look.namespace)
     try:
         secret = await look.find(path, Secret)
     except Forbidden:
@@ -97,7 +97,7 @@ async def _probe(look: Look, name: str) -> Finding:
     }
     logs = f"kubectl logs -n {look.namespace} deployment/{names.WEBHOOK_SERVICE}"
     try:
-        await look.kube.create(f"/api/v1/namespaces/{WHERE}/pods", pod, object, query={"dryRun": "All"})
+        await look.kube.create(paths.PODS.within(WHERE), pod, object, query={"dryRun": "All"})
     except Unavailable as error:
         return fail(
             f"the API server cannot call the webhook: {error}",
