@@ -165,7 +165,7 @@ class Reconciler(Group):
     resync: float = Field(300.0, gt=0, le=DAY)
     """Seconds between full comparisons of what is with what should be."""
     workers: int = Field(16, ge=1, le=256)
-    """Nodes reconciled at the same time (pools: a quarter of it)."""
+    """Nodes reconciled at the same time (pools: half of it, and a quarter for any one namespace's)."""
     lease_seconds: float = Field(10.0, gt=1, le=3600)
     """How long a silent leader keeps the lease."""
     atelet_late: float = Field(60.0, gt=0, le=MONTH)

@@ -55,7 +55,7 @@ class Reconciler:
         workers = settings.reconciler.workers
         self._nodes = Queue("nodes", self._node, workers=workers)
         # Few at a time: a finalizer can wait for a moment, a pod that waits for its atelet should not.
-        self._pools = Queue("pools", self._pool, workers=max(1, workers // 4))
+        self._pools = Queue("pools", self._pool, workers=max(1, workers // 2), lane=view.ledger.namespace_of)
         self._finalizers = Pools(kube, view.ledger, settings, self._events, look_at=self._nodes.add)
         self._compare = Compare(view, {self._nodes: self._due_nodes, self._pools: self._due_pools})
         self.election = Election(kube, settings.cluster.namespace, identity, seconds=settings.reconciler.lease_seconds)

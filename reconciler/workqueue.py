@@ -8,12 +8,16 @@
 
 Level-triggered: a key says "look at this", never what happened to it, so adding one that waits already costs nothing
 and changes nothing. What is kept is one entry per key that waits, runs or has failed.
+
+Keys have lanes (a tenant's namespace): lanes take turns, and one lane never has more than half of the slots, whether
+others wait or not. So a tenant whose keys are many, or slow, delays another tenant's by one look and no more.
 """
 
 import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 
 from ateplace import errors
@@ -36,12 +40,21 @@ its node often, and an API server that says "not this version" is not overloaded
 class Queue:
     """`add` from anywhere in the loop; keys are handled while `run` runs, and ignored otherwise."""
 
-    def __init__(self, name: str, handle: Handle, *, workers: int) -> None:
+    def __init__(self, name: str, handle: Handle, *, workers: int, lane: Callable[[str], str] | None = None) -> None:
+        """`lane` says whose a key is, when it becomes ready; without it all keys are alike."""
         self.name = name
         self._handle = handle
         self._workers = workers
+        self._lane = lane or _alike
+        self._share = workers if lane is None else max(1, workers // 2)
+        """Slots that one lane may have at a time."""
         self._running = False
-        self._ready: dict[str, None] = {}
+        self._ready: dict[str, str] = {}
+        """Lane by key."""
+        self._lanes: dict[str, dict[str, None]] = {}
+        """The ready keys of each lane that has some, in order; the lane whose turn it is comes first."""
+        self._taken: Counter[str] = Counter()
+        """Slots that each lane has."""
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._dirty: set[str] = set()
         self._later: dict[str, asyncio.TimerHandle] = {}
@@ -67,7 +80,7 @@ class Queue:
         elif key not in self._failures:
             if handle := self._later.pop(key, None):
                 handle.cancel()
-            self._ready[key] = None
+            self._make_ready(key)
             self._pump()
 
     def add_after(self, key: str, seconds: float) -> None:
@@ -86,7 +99,8 @@ class Queue:
         """Handle keys, first every one there is, until cancelled; what is under way then is cancelled too."""
         self._running = True
         try:
-            self._ready.update(dict.fromkeys(everything()))
+            for key in everything():
+                self._make_ready(key)
             self._unseen.update(self._ready)
             self._tell_seen()
             self._pump()
@@ -100,6 +114,7 @@ class Queue:
                 handle.cancel()
             self._later.clear()
             self._ready.clear()
+            self._lanes.clear()
             self._failures.clear()
             self._unseen.clear()
             self._seen.clear()
@@ -120,16 +135,28 @@ class Queue:
         if key in self._busy:
             self._dirty.add(key)
         else:
-            self._ready[key] = None
+            self._make_ready(key)
             self._pump()
 
-    def _pump(self) -> None:
-        while self._running and self._ready and len(self._busy) < self._workers:
-            key = next(iter(self._ready))
-            del self._ready[key]
-            self._busy[key] = asyncio.get_running_loop().create_task(self._work(key))
+    def _make_ready(self, key: str) -> None:
+        if key not in self._ready:
+            lane = self._ready[key] = self._lane(key)
+            self._lanes.setdefault(lane, {})[key] = None
 
-    async def _work(self, key: str) -> None:
+    def _pump(self) -> None:
+        while self._running and len(self._busy) < self._workers:
+            lane = next((lane for lane in self._lanes if self._taken[lane] < self._share), None)
+            if lane is None:
+                return
+            keys = self._lanes.pop(lane)
+            key = next(iter(keys))
+            del keys[key], self._ready[key]
+            if keys:
+                self._lanes[lane] = keys  # last in the round from now on
+            self._taken[lane] += 1
+            self._busy[key] = asyncio.get_running_loop().create_task(self._work(key, lane))
+
+    async def _work(self, key: str, lane: str) -> None:
         started = time.monotonic()
         again: float | None = None
         failed, outcome, most = True, "cancelled", FAILURES
@@ -149,6 +176,9 @@ class Queue:
             log.exception("reconcile failed", extra={"queue": self.name, "key": key})
         finally:
             del self._busy[key]
+            self._taken[lane] -= 1
+            if not self._taken[lane]:
+                del self._taken[lane]
             metrics.RECONCILES.labels(self.name, outcome).inc()
             self._seconds.observe(time.monotonic() - started)
             self._settle(key, again, failed=failed, most=most)
@@ -167,10 +197,14 @@ class Queue:
         else:
             self._failures.pop(key, None)
             if dirty:
-                self._ready[key] = None
+                self._make_ready(key)
             elif again is not None:
                 self.add_after(key, again)
         self._pump()
 
     def _fields(self, key: str, error: Exception) -> dict[str, object]:
         return {"queue": self.name, "key": key, "error": str(error), "failures": self._failures.get(key, 0) + 1}
+
+
+def _alike(_: str) -> str:
+    return ""

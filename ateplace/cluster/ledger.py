@@ -37,6 +37,7 @@ class Ledger:
         self.pools = book.pools
         self.pods = book.pods
         self.subscribe = book.subscribe
+        self.namespace_of = book.namespace_of
         self.read = book.read
         self.unread = book.unread
 

@@ -65,6 +65,11 @@ class Book:
             tenant = node.tenants[pool_uid] = self.pool(pool_uid).nodes[node.name] = Tenant()
         return tenant
 
+    def namespace_of(self, pool_uid: str) -> str:
+        """A pool's namespace; empty for one that is gone, or has not been seen yet."""
+        pool = self.pools.get(pool_uid)
+        return pool.record.namespace if pool and pool.record else ""
+
     # and go, unless something still speaks for them.
 
     def drop_tenant(self, node: Node, pool_uid: str, tenant: Tenant) -> None:

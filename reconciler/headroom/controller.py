@@ -34,7 +34,8 @@ from reconciler.workqueue import Queue
 
 log = logging.getLogger(__name__)
 
-WORKERS: Final = 4
+WORKERS: Final = 8
+"""Pools looked after at the same time; half as many of one namespace."""
 LOOK_AGAIN: Final = 1.0
 """Seconds until a name that is taken, or a pool that should be gone, is looked at again."""
 
@@ -71,8 +72,13 @@ class Headroom:
         self._said: dict[str, frozenset[str]] = {}
         self.wanted: dict[str, tuple[str, int]] = {}
         """By pool UID: the pool as people call it, and its placeholders, if any are wanted."""
-        self.queue = Queue("headroom", self.reconcile, workers=WORKERS)
+        self.queue = Queue("headroom", self.reconcile, workers=WORKERS, lane=self._lane)
         view.ledger.subscribe(pool=self._pool_changed)
+
+    def _lane(self, uid: str) -> str:
+        """Whose a pool is; placeholders of a pool that is gone are their namespace's."""
+        there = next(iter(self._deployments.get(uid, {}).values()), None)
+        return there.namespace if there else self._view.ledger.namespace_of(uid)
 
     async def run(self) -> None:
         """Until cancelled."""

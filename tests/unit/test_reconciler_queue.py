@@ -46,6 +46,53 @@ def test_every_key_is_handled_and_no_more_at_once_than_there_are_workers() -> No
     asyncio.run(main())
 
 
+def lane(key: str) -> str:
+    return key.partition("/")[0]
+
+
+def test_a_tenant_with_many_slow_keys_does_not_hold_up_another_tenants() -> None:
+    async def main() -> None:
+        begun = Counter[str]()
+        hostile, innocent, never = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def handle(key: str) -> None:
+            begun[lane(key)] += 1
+            if lane(key) == "hostile":
+                hostile.set()
+                await never.wait()
+            else:
+                innocent.set()
+
+        queue = Queue("test", handle, workers=4, lane=lane)
+
+        async def do() -> None:
+            await hostile.wait()
+            queue.add("innocent/a")
+            await innocent.wait()
+
+        await during(queue, *(f"hostile/{number}" for number in range(24)), do=do)
+        assert begun == {"hostile": 2, "innocent": 1}, "half of the slots are any one tenant's"
+
+    asyncio.run(main())
+
+
+def test_tenants_take_turns() -> None:
+    async def main() -> None:
+        order: list[str] = []
+        done = asyncio.Event()
+
+        async def handle(key: str) -> None:
+            order.append(key)
+            if len(order) == 8:
+                done.set()
+
+        keys = [*(f"many/{number}" for number in range(5)), "few/0", "few/1", "one/0"]
+        await during(Queue("test", handle, workers=1, lane=lane), *keys, do=done.wait)
+        assert order == ["many/0", "few/0", "one/0", "many/1", "few/1", "many/2", "many/3", "many/4"]
+
+    asyncio.run(main())
+
+
 def test_all_there_was_at_the_beginning_is_seen_when_each_key_was_tried_even_in_vain() -> None:
     async def main() -> None:
         tried, reached, gate = set[str](), asyncio.Event(), asyncio.Event()
