@@ -8,11 +8,9 @@ import uuid
 from collections.abc import Awaitable, Iterable, Iterator
 from datetime import UTC, datetime
 
-from msgspec import Struct
-
 from ateplace import errors, names
 from ateplace.kube import Kube
-from ateplace.kube.objects import Metadata
+from ateplace.kube.objects import Bare
 from local import ControlPlane
 from local.api import Object
 from local.kubeconfig import connect
@@ -23,10 +21,6 @@ CREATORS = 32
 REPORT = 300.0
 """Seconds between two reports of a node: a kubelet's nodeStatusReportFrequency."""
 NOBODY_RUNS_IT = {"local.ateplace/hold": "nobody"}
-
-
-class Bare(Struct):
-    metadata: Metadata
 
 
 def pod(namespace: str, node: str, labels: dict[str, str]) -> Object:

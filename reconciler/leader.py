@@ -27,7 +27,7 @@ from msgspec import Struct
 from ateplace import errors
 from ateplace.kube import Kube, paths
 from ateplace.kube.backoff import Backoff
-from ateplace.kube.objects import Metadata
+from ateplace.kube.objects import Lease, LeaseSpec
 from ateplace.kube.watch import Watch
 from reconciler import metrics
 
@@ -36,17 +36,6 @@ log = logging.getLogger(__name__)
 NAME: Final = "ateplace-reconciler"
 RELEASE_SECONDS: Final = 2.0
 """How long handing the lease back may take; otherwise it runs out by itself."""
-
-
-class Spec(Struct, rename="camel"):
-    holder_identity: str | None = None
-    lease_duration_seconds: int | None = None
-    lease_transitions: int | None = None
-
-
-class Lease(Struct):
-    metadata: Metadata
-    spec: Spec | None = None
 
 
 class Term(Struct, frozen=True):
@@ -60,7 +49,7 @@ class Term(Struct, frozen=True):
 
 
 def term(lease: Lease) -> Term:
-    spec = lease.spec or Spec()
+    spec = lease.spec or LeaseSpec()
     return Term(
         uid=lease.metadata.uid,
         version=lease.metadata.resource_version,

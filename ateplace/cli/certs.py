@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from cryptography import x509
@@ -14,6 +12,7 @@ from rich.table import Table
 from ateplace import names
 from ateplace.cli.doctor import configured
 from ateplace.cli.doctor.look import Look
+from ateplace.cli.options import File, Output, Set, print_json, reaching
 from ateplace.errors import CertificateError, Forbidden
 from ateplace.kube import Kube
 from ateplace.settings import Loaded, Settings, load
@@ -27,13 +26,6 @@ from certs.store import Secret, Store
 from certs.survey import Survey
 
 app = typer.Typer(help="Certificates: make, show and change them by hand.", no_args_is_help=True)
-
-Set = Annotated[
-    list[str],
-    typer.Option("--set", "-s", metavar="GROUP.FIELD=VALUE", help="Override one setting; may be repeated."),
-]
-File = Annotated[str, typer.Option("--settings", metavar="FILE", help="YAML file with settings.")]
-Output = Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How to print.")]
 
 LOOK_AGAIN = 1.0
 """Seconds between looks of a command that waits."""
@@ -117,14 +109,13 @@ def _run(main: Any, flags: list[str], file: str, *, makes: bool = False) -> None
     """`makes`: certificates, so it is refused where somebody else does."""
     given = load(flags=flags, path=file or None)
 
-    async def connected() -> None:
-        async with _kube(given.settings) as kube:
-            if makes and (why := await _not_ours(kube, given)):
-                look = f"kubectl describe certificate -n {given.settings.cluster.namespace}"
-                raise CertificateError(f"these certificates are not ours to make ({why}): see {look}")
-            await main(given.settings, kube)
+    async def run(kube: Kube) -> None:
+        if makes and (why := await _not_ours(kube, given)):
+            look = f"kubectl describe certificate -n {given.settings.cluster.namespace}"
+            raise CertificateError(f"these certificates are not ours to make ({why}): see {look}")
+        await main(given.settings, kube)
 
-    asyncio.run(connected())
+    reaching(given.settings, run)
 
 
 async def _not_ours(kube: Kube, given: Loaded) -> str:
@@ -146,15 +137,6 @@ async def _not_ours(kube: Kube, given: Loaded) -> str:
         if secret and secret.metadata.annotation(CERT_MANAGERS):
             return f"the Secret {name} is cert-manager's"
     return ""
-
-
-@contextlib.asynccontextmanager
-async def _kube(settings: Settings) -> AsyncIterator[Kube]:
-    kube = await Kube.connect(settings.cluster, user_agent="ateplace-certs")
-    try:
-        yield kube
-    finally:
-        await kube.close()
 
 
 async def _report(keeper: Keeper) -> dict[str, Any]:
@@ -208,7 +190,7 @@ def _details(certificate: x509.Certificate) -> dict[str, Any]:
 
 def _print(report: dict[str, Any], output: str) -> None:
     if output == "json":
-        typer.echo(json.dumps(report, indent=2))
+        print_json(report)
         return
     columns = {"secret": "Secret", "names": "Names", "notAfter": "Expires", "renewedAt": "Renewed", "state": "State"}
     table = Table(*columns.values(), box=None, pad_edge=False)

@@ -8,7 +8,6 @@ Exit codes: 0 done; 1 it could not be done, with the reason on standard error; 2
 
 import gc
 import importlib
-import json
 import sys
 from typing import Annotated, Any, Literal
 
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ateplace import __version__
+from ateplace.cli.options import File, Output, Set, print_json
 from ateplace.errors import AteplaceError, SettingsError
 from ateplace.settings import Loaded, load
 
@@ -42,12 +42,6 @@ ELSEWHERE = {
     "ateplace.cli.installation": ("migrate", "uninstall"),
 }
 """Commands that other modules bring, in the order of `--help`."""
-
-Set = Annotated[
-    list[str], typer.Option("--set", "-s", metavar="GROUP.FIELD=VALUE", help="Override one setting; may be repeated.")
-]
-File = Annotated[str, typer.Option("--settings", metavar="FILE", help="YAML file with settings.")]
-Output = Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How to print.")]
 
 
 def _load(flags: list[str], file: str) -> Loaded:
@@ -154,7 +148,7 @@ def up(
 
 def _print(rows: list[dict[str, Any]], output: str) -> None:
     if output == "json":
-        typer.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     table = Table(*rows[0], box=None, pad_edge=False)
     for row in rows:

@@ -18,7 +18,7 @@ from ateplace.cli.snapshot import Picture, as_data, compose
 from ateplace.cli.tables import draw, draw_pools
 from ateplace.errors import KubeError, NotFound
 from ateplace.kube import paths
-from ateplace.kube.objects import Metadata, Node, Pod, WorkerPool
+from ateplace.kube.objects import Deployment, Node, Pod, WorkerPool
 from ateplace.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,24 +30,6 @@ T = TypeVar("T")
 
 InFlight = dict[str, dict[str, int]]
 """Node to pool UID to picks that are not bound yet: what `/in-flight` of an extender says."""
-
-
-class DeploymentSpec(Struct):
-    replicas: int = 1
-
-
-class DeploymentStatus(Struct, rename="camel"):
-    available_replicas: int = 0
-
-
-class Deployment(Struct):
-    metadata: Metadata
-    spec: DeploymentSpec
-    status: DeploymentStatus | None = None
-
-    def replicas(self) -> tuple[int, int]:
-        """Available, and wanted: what it was told, not how many pods it has got so far."""
-        return self.status.available_replicas if self.status else 0, self.spec.replicas
 
 
 class Status(Struct):
@@ -119,7 +101,7 @@ async def _roles(kube: "Kube", settings: Settings) -> tuple[dict[str, tuple[int,
         found = [one async for one in kube.list(path, Deployment)]
     except KubeError as error:
         return {}, [f"our own Deployments cannot be seen: {error}"]
-    roles = {one.metadata.name: one.replicas() for one in found}
+    roles = {one.metadata.name: (one.available(), one.spec.replicas) for one in found}
     return roles, [] if roles else [f"nothing of ateplace is in the namespace {settings.cluster.namespace}"]
 
 

@@ -17,10 +17,9 @@ from ateplace.cluster.atelet_gate import Gate
 from ateplace.cluster.claim_patch import MANAGER
 from ateplace.errors import AteplaceError
 from ateplace.kube import Kube, paths
-from ateplace.kube.objects import Metadata, Node, Pod, WorkerPool
+from ateplace.kube.objects import Bare, Lease, Metadata, Node, Pod, WorkerPool
 from ateplace.settings import Settings
-from reconciler.leader import NAME, Lease, term
-from reconciler.pools import Bare
+from reconciler.leader import NAME, term
 
 Say = Callable[[str], None]
 Json = dict[str, Any]

@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 
 from ateplace.errors import KubeError
 from ateplace.kube.failures import Status
-from ateplace.kube.objects import Metadata
+from ateplace.kube.objects import Bare, Metadata
 
 LINE_BYTES = 16 * 1024 * 1024
 """The longest watch event taken. An object can have 3 MiB (etcd's limit is 1.5 MiB, JSON writes it longer)."""
@@ -99,12 +99,6 @@ class Bookmark(Struct, tag_field="type", tag="BOOKMARK"):
 
 class Failed(Struct, tag_field="type", tag="ERROR"):
     object: Status
-
-
-class Bare(Struct):
-    """An object that its own struct could not read."""
-
-    metadata: Metadata
 
 
 class Unreadable(Struct):

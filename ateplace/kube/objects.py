@@ -184,6 +184,33 @@ class PodTemplate(Struct, rename="camel"):
     metadata: Metadata | None = None
 
 
+class DeploymentSpec(Struct, rename="camel"):
+    template: PodTemplate
+    replicas: int = 1
+
+
+class DeploymentStatus(Struct, rename="camel"):
+    observed_generation: int = 0
+    replicas: int = 0
+    updated_replicas: int = 0
+    available_replicas: int = 0
+
+
+class Deployment(Struct, rename="camel"):
+    metadata: Metadata
+    spec: DeploymentSpec
+    status: DeploymentStatus | None = None
+
+    def available(self) -> int:
+        return self.status.available_replicas if self.status else 0
+
+    def rolled_out(self) -> bool:
+        """Whether all its pods, and no others, are of the newest template and up."""
+        status = self.status or DeploymentStatus()
+        counts = {status.replicas, status.updated_replicas, status.available_replicas}
+        return status.observed_generation >= self.metadata.generation and counts == {self.spec.replicas}
+
+
 class DaemonSetSpec(Struct, rename="camel"):
     template: PodTemplate
 
@@ -205,3 +232,26 @@ class WorkerPoolSpec(Struct, rename="camel"):
 class WorkerPool(Struct, rename="camel"):
     metadata: Metadata
     spec: WorkerPoolSpec | None = None
+
+
+class LeaseSpec(Struct, rename="camel"):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    lease_transitions: int | None = None
+    renew_time: str | None = None
+
+
+class Lease(Struct, rename="camel"):
+    metadata: Metadata
+    spec: LeaseSpec | None = None
+
+
+class ConfigMap(Struct, rename="camel"):
+    metadata: Metadata
+    data: dict[str, str] | None = None
+
+
+class Bare(Struct):
+    """Any object, when nothing but its metadata is of interest."""
+
+    metadata: Metadata

@@ -24,9 +24,9 @@ THEIRS = {
         "annotations": {"cert-manager.io/certificate-name": "ateplace-webhook"},
     }
 }
-BY_SETTING = {RECONCILER: DEPLOYMENT, SETTINGS: {"data": {"ATEPLACE_CERTS_MANAGED": "false"}}}
+BY_SETTING = {RECONCILER: DEPLOYMENT, SETTINGS: {"metadata": {}, "data": {"ATEPLACE_CERTS_MANAGED": "false"}}}
 BY_SECRET = {SECRET: THEIRS}
-LEFT_OVER = {RECONCILER: DEPLOYMENT, SETTINGS: {"data": {}}, SECRET: THEIRS}
+LEFT_OVER = {RECONCILER: DEPLOYMENT, SETTINGS: {"metadata": {}, "data": {}}, SECRET: THEIRS}
 
 
 def run(

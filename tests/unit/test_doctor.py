@@ -11,11 +11,11 @@ import yaml
 from ateplace.cli.doctor import atelet as atelet_checks
 from ateplace.cli.doctor import claims, configured, priorities, rbac, scheduler, versions, webhook
 from ateplace.cli.doctor.command import checks
-from ateplace.cli.doctor.look import Deployment, Look
+from ateplace.cli.doctor.look import Look
 from ateplace.cli.doctor.priorities import PriorityClass
 from ateplace.cli.findings import APPLY, Finding, some
 from ateplace.cluster.records import atelet_record, atelet_template, node_record, pod_record, pool_record
-from ateplace.kube.objects import Node, Pod
+from ateplace.kube.objects import Deployment, Node, Pod
 from ateplace.settings import Loaded, Settings, load
 from certs import authority
 from certs.pem import load_certificates

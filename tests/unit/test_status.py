@@ -8,9 +8,10 @@ import pytest
 from rich.console import Console
 
 from ateplace.cli.snapshot import as_data, changes, compose
-from ateplace.cli.status import Deployment, attempt
+from ateplace.cli.status import attempt
 from ateplace.cli.tables import draw
 from ateplace.errors import KubeError
+from ateplace.kube.objects import Deployment
 from tests.unit.objects import atelet, node, pod, pool
 
 
@@ -94,9 +95,12 @@ def test_a_picture_counts_each_pod_where_it_is() -> None:
         ({"replicas": 0}, {"replicas": 1, "availableReplicas": 1}, (1, 0)),
     ],
 )
-def test_wanted_replicas_are_those_that_were_asked_for(spec: object, status: object, expected: tuple[int, int]) -> None:
-    found = {"metadata": {"name": "ateplace-webhook"}, "spec": spec, "status": status}
-    assert msgspec.convert(found, Deployment).replicas() == expected
+def test_wanted_replicas_are_those_that_were_asked_for(
+    spec: dict[str, int], status: object, expected: tuple[int, int]
+) -> None:
+    body = {"metadata": {"name": "ateplace-webhook"}, "spec": {"template": {"spec": {}}, **spec}, "status": status}
+    found = msgspec.convert(body, Deployment)
+    assert (found.available(), found.spec.replicas) == expected
 
 
 def test_pods_of_a_pool_that_was_recreated_are_not_counted_for_the_new_one() -> None:

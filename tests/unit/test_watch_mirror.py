@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ateplace import errors
 from ateplace.kube import codec
 from ateplace.kube.failures import Status
-from ateplace.kube.objects import Metadata, WorkerPool, WorkerPoolSpec
+from ateplace.kube.objects import Bare, Metadata, WorkerPool, WorkerPoolSpec
 from ateplace.kube.store import Mirror, NoStreamingListError
 
 Record = tuple[str, int]
@@ -32,7 +32,7 @@ def bookmark(version: int, *, end: bool = False) -> codec.Bookmark:
 
 
 def unreadable(name: str, version: int) -> codec.Unreadable:
-    return codec.Unreadable(codec.Bare(Metadata(name, "ns", "u", str(version))), "why")
+    return codec.Unreadable(Bare(Metadata(name, "ns", "u", str(version))), "why")
 
 
 def live(*pools: WorkerPool, version: int = 10) -> Mirror[WorkerPool, Record]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from msgspec import structs
 
 from ateplace import names
-from ateplace.cli.doctor.look import Deployment, Look
+from ateplace.cli.doctor.look import Look
 from ateplace.cli.findings import Finding, fail, ok, some, warn
 from ateplace.cluster.atelets import AFFINITY, SELECTOR, cannot_run
 from ateplace.cluster.records import (
@@ -19,7 +19,7 @@ from ateplace.cluster.records import (
     node_record,
 )
 from ateplace.cluster.state import CRASH_LOOP
-from ateplace.kube.objects import DaemonSet, DaemonSetSpec
+from ateplace.kube.objects import DaemonSet, DaemonSetSpec, Deployment
 
 CRITICAL = "system-node-critical"
 QUOTA = "where critical pods need a quota (GKE), before that: kubectl apply -f deploy/components/atelet-gate/quota.yaml"

@@ -13,6 +13,7 @@ from ateplace.cli.doctor.ours import ROLES
 from ateplace.cli.findings import APPLY, Finding, fail, ok, some, warn
 from ateplace.errors import SettingsError
 from ateplace.kube import paths
+from ateplace.kube.objects import ConfigMap
 from ateplace.settings import FILE_VARIABLE, Loaded, Settings, load
 
 DOCTORS_OWN: Final = frozenset({"cluster", "log"})
@@ -53,10 +54,6 @@ class Role(Struct):
     """A role's Deployment as far as it is read here."""
 
     spec: Deployed
-
-
-class ConfigMap(Struct):
-    data: dict[str, str] | None = None
 
 
 class Environment(Struct, frozen=True):

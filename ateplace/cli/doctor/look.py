@@ -4,36 +4,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from msgspec import Struct
-
 from ateplace import names
 from ateplace.cli.findings import Finding
 from ateplace.errors import NotFound
 from ateplace.kube import paths
-from ateplace.kube.objects import DaemonSet, Metadata, Node, Pod, PodTemplate, WorkerPool
+from ateplace.kube.objects import DaemonSet, Deployment, Node, Pod, WorkerPool
 from ateplace.settings import Loaded
 
 if TYPE_CHECKING:
     from ateplace.kube import Kube
 
 T = TypeVar("T")
-
-
-class DeploymentSpec(Struct, rename="camel"):
-    template: PodTemplate
-    replicas: int = 1
-
-
-class DeploymentStatus(Struct, rename="camel"):
-    replicas: int = 0
-    available_replicas: int = 0
-    updated_replicas: int = 0
-
-
-class Deployment(Struct, rename="camel"):
-    metadata: Metadata
-    spec: DeploymentSpec
-    status: DeploymentStatus | None = None
 
 
 class Look:

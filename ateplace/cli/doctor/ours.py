@@ -3,26 +3,15 @@
 import asyncio
 from datetime import UTC, datetime
 
-from msgspec import Struct
-
-from ateplace.cli.doctor.look import Deployment, Look
+from ateplace.cli.doctor.look import Look
 from ateplace.cli.findings import APPLY, Finding, fail, ok, warn
 from ateplace.errors import NotFound
 from ateplace.kube import paths
+from ateplace.kube.objects import Deployment, Lease, LeaseSpec
 
 ROLES = ("ateplace-webhook", "ateplace-extender", "ateplace-reconciler")
 RECONCILER_LEASE = "ateplace-reconciler"
 LOOK_AGAIN = 0.5
-
-
-class LeaseSpec(Struct, rename="camel"):
-    holder_identity: str | None = None
-    lease_duration_seconds: int | None = None
-    renew_time: str | None = None
-
-
-class Lease(Struct, rename="camel"):
-    spec: LeaseSpec | None = None
 
 
 async def deployments(look: Look) -> list[Finding]:
@@ -34,8 +23,7 @@ def _judge(name: str, found: Deployment | None, namespace: str) -> Finding:
     if found is None:
         says = f"there is no Deployment {name} in the namespace {namespace}"
         return fail(says, f"{APPLY}, or set cluster.namespace")
-    status = found.status
-    available, wanted = status.available_replicas if status else 0, found.spec.replicas
+    available, wanted = found.available(), found.spec.replicas
     look = f"kubectl describe deployment -n {namespace} {name}; kubectl logs -n {namespace} deployment/{name}"
     if not wanted:
         return fail(f"{name} is scaled to 0", f"kubectl scale -n {namespace} deployment/{name} --replicas=2")

@@ -10,6 +10,7 @@ from ateplace.cli.doctor.look import Look
 from ateplace.cli.doctor.ours import held
 from ateplace.cli.findings import APPLY, Finding, fail, ok, warn
 from ateplace.kube import paths
+from ateplace.kube.objects import ConfigMap
 from ateplace.settings import Settings
 
 
@@ -43,10 +44,6 @@ class Scheduler(Struct):
 
     spec: Deployed
     status: Status | None = None
-
-
-class ConfigMap(Struct):
-    data: dict[str, str] | None = None
 
 
 async def check(look: Look) -> list[Finding]:

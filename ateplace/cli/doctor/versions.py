@@ -7,9 +7,10 @@ from typing import Final
 from msgspec import Struct
 
 import ateplace
-from ateplace.cli.doctor.look import Deployment, Look
+from ateplace.cli.doctor.look import Look
 from ateplace.cli.doctor.ours import ROLES
 from ateplace.cli.findings import APPLY, Finding, fail, ok, warn
+from ateplace.kube.objects import Deployment
 
 Minor = tuple[int, int]
 
