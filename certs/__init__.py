@@ -1,1 +1,1 @@
-"""ateplace: certs."""
+"""Certificates that renew themselves: made, judged, stored, served and replaced."""

@@ -3,12 +3,15 @@
 settings.md    every setting, from ateplace.settings
 metrics.md     the tables, from the registry; the prose around them is written by hand and stays
 cli.md         every command, from its --help
+modules.md     every module, by layer, from the first sentence of its docstring
 """
 
+import ast
 import importlib
 import pkgutil
 import re
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -145,6 +148,46 @@ def _option(option: Any) -> str:
     return f"| {names} | {default} | {option.help or ''} |"
 
 
+def modules_page() -> str:
+    root = DOCS.parent
+    contracts = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    layers = next(one["layers"] for one in contracts if one["type"] == "layers")
+    lines = [
+        "# Modules",
+        "",
+        "Every module that is shipped, in layers from top to bottom: each may import those below it, none above, and",
+        "the roles do not import each other (`make check`). [architecture.md](architecture.md) says where to begin.",
+    ]
+    for package in (name.strip() for layer in layers for name in layer.split("|")):
+        place = root / package.replace(".", "/")
+        files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+        rows = [_module(path, root) for path in files if path.stem not in {"__init__", "__main__"}]
+        if place.is_dir():
+            lines += [
+                "",
+                f"## {package}",
+                "",
+                _summary(place / "__init__.py"),
+                "",
+                "| module | what |",
+                "|---|---|",
+                *rows,
+            ]
+        else:
+            lines += ["", f"## {package}", "", _summary(files[0])]
+    return "\n".join(lines) + "\n"
+
+
+def _module(path: Path, root: Path) -> str:
+    relative = path.relative_to(root)
+    return f"| [{'.'.join(relative.with_suffix('').parts)}](../{relative}) | {_summary(path)} |"
+
+
+def _summary(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
+
+
 def fill(page: Path, name: str, text: str) -> str:
     """The page with the part between its markers replaced."""
     begin = BEGIN.format(name)
@@ -156,6 +199,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "metrics.md": lambda: fill(DOCS / "metrics.md", "metrics", metrics_tables()),
     "cli.md": cli_page,
+    "modules.md": modules_page,
 }
 
 

@@ -1,1 +1,1 @@
-"""ateplace: reconciler."""
+"""The reconciler: one leader releases claims, lets pools go, and keeps headroom and certificates."""

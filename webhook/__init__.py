@@ -1,1 +1,1 @@
-"""ateplace: webhook."""
+"""The mutating admission webhook: gives each new ateom what it needs to be placed."""

@@ -1,1 +1,1 @@
-"""The commands that look: status, explain, doctor. They read the API like anybody else and write nothing."""
+"""What an administrator runs: the command line, and every command behind it."""

@@ -1,1 +1,1 @@
-"""The checks of `ateplace doctor`, a module for each thing that is looked at."""
+"""`ateplace doctor`: one module for each check, and what they read."""
