@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 INTERVAL: Final = 10.0
 """Seconds between looks when nothing wakes us: Secrets are not watched."""
 BREATH: Final = 0.5
-"""Seconds between two rounds at least, should somebody keep writing against us."""
+"""Least seconds between two rounds, in case another writer keeps undoing our changes."""
 ROUNDS: Final = 20
 """Surveys in a row that lead to a write; a first installation takes four."""
 
@@ -75,7 +75,7 @@ class Keeper:
                     try:
                         await self.bring_into_step()
                     except AteplaceError as error:
-                        log.warning("certificates could not be looked after", extra={"reason": str(error)})
+                        log.warning("the certificates could not be checked", extra={"reason": str(error)})
                     await asyncio.sleep(BREATH)
                     try:
                         await asyncio.wait_for(self._wake.wait(), pause)
@@ -97,7 +97,7 @@ class Keeper:
                 try:
                     await self._carry_out(step, seen)
                 except Conflict as error:
-                    log.info("somebody else wrote first, looking again", extra={"reason": str(error)})
+                    log.info("another writer changed it first, reading again", extra={"reason": str(error)})
                 except (KubeError, CertificateError) as error:
                     failed = failed or error
                     continue
@@ -106,7 +106,7 @@ class Keeper:
                 raise failed
             if not wrote:
                 return seen
-        raise CertificateError("certificates do not come into step: somebody else keeps changing them")
+        raise CertificateError("the certificates cannot be brought into step: another writer keeps changing them")
 
     async def look(self) -> tuple[Survey, list[rotation.Step]]:
         """How it stands, and what is to be done."""
@@ -151,7 +151,7 @@ class Keeper:
             case rotation.RestartScheduler():
                 await self._scheduler.restart(rotation.trust_mark(seen.world.trusted))
         fields = {"step": type(step).__name__, "reason": step.why}
-        log.info("certificates brought forward", extra=fields | {"secret": getattr(step, "leaf", "")})
+        log.info("certificate step done", extra=fields | {"secret": getattr(step, "leaf", "")})
 
     async def _make_authority(self, seen: Survey, previous: tuple[x509.Certificate, ...]) -> None:
         made = make_authority(self._now(), self._settings.ca_days)
@@ -189,6 +189,6 @@ class Keeper:
                 metrics.measure(name, certificates[0])
 
     def _forget(self) -> None:
-        """Whoever leads next measures what the Secrets hold."""
+        """The next leader reports what the Secrets hold."""
         for name in (names.CA_CERTIFICATE, *self._entries):
             metrics.forget(name)

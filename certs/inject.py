@@ -69,7 +69,7 @@ class Injector:
             metrics.INJECTED.inc()
 
     def watch(self, on_change: Callable[[], None]) -> Watch[Configuration, tuple[str, ...]]:
-        """A watch that calls whenever somebody has changed a caBundle, or made or removed the configuration."""
+        """A watch that calls whenever a caBundle changes, or the configuration is created or deleted."""
 
         def changed(_key: str, _old: tuple[str, ...] | None, _new: tuple[str, ...] | None) -> None:
             on_change()

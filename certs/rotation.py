@@ -58,11 +58,11 @@ class Scheduler:
     """The scheduler, as far as it trusts us."""
 
     trusts: str
-    """The `trust_mark` of what it read at its start; empty when nobody has said."""
+    """The `trust_mark` of what it read at its start; empty when that is not recorded."""
     running: bool
     """Whether every replica runs with that, and none without."""
     restartable: bool
-    """Whether we can restart it; else somebody has to do it and say so."""
+    """Whether we can restart it; otherwise an administrator restarts it and says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Step:
 
 
 class MakeAuthority(Step):
-    """There is no usable authority: make one; whoever signed the leaves that are in use stays trusted."""
+    """There is no usable authority: make one; the authorities that signed the leaves in use stay trusted."""
 
 
 class ChangeAuthority(Step):
@@ -241,7 +241,7 @@ def _restart(world: World, *, settled: bool) -> Step | None:
     if scheduler.trusts == trust_mark(world.trusted):
         return None if scheduler.running or not world.previous else Wait("until the scheduler has restarted")
     if not scheduler.restartable:
-        return Wait("until somebody has restarted the scheduler and said so") if world.previous else None
+        return Wait("until an administrator has restarted the scheduler and said so") if world.previous else None
     if settled or not scheduler.trusts:
         return RestartScheduler("it has read other authorities")
     return Wait("until every pod has the trusted authorities")

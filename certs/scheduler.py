@@ -1,8 +1,8 @@
-"""The scheduler as one who trusts us: which authorities it has read, and how to make it read them again.
+"""The scheduler as a client that trusts us: which authorities it has read, and how to make it read them again.
 
 kube-scheduler reads the extender's CA file once. In a cluster it is a Deployment, and a new annotation on its
 pod template restarts it. Where there is none (the cluster's own scheduler calls us, in the
-kube-scheduler-config mode) somebody restarts it by hand and says so with `ateplace certs
+kube-scheduler-config mode) an administrator restarts it and says so with `ateplace certs
 scheduler-restarted`, which is noted on its Secret.
 """
 
@@ -17,7 +17,7 @@ from certs.store import Store
 
 
 class Scheduler(Protocol):
-    """Whoever can tell about the scheduler and restart it."""
+    """What knows how the scheduler stands, and can restart it."""
 
     async def look(self) -> rotation.Scheduler:
         """How it stands now."""
@@ -29,7 +29,7 @@ class Scheduler(Protocol):
 
 
 class SchedulerDeployment:
-    """The scheduler in a Deployment of ours or, when there is none, somebody else's."""
+    """The scheduler in a Deployment of ours or, when there is none, the cluster's own."""
 
     def __init__(self, kube: Kube, namespace: str, name: str) -> None:
         self._kube = kube
@@ -61,7 +61,7 @@ class SchedulerDeployment:
         await self._kube.patch(paths.DEPLOYMENTS.named(self._name, self._namespace), body, Deployment)
 
     async def acknowledge(self, mark: str) -> None:
-        """Note that somebody has restarted the scheduler."""
+        """Record that the scheduler has been restarted."""
         secret = await self._store.read(SCHEDULER_CERTIFICATE)
         if secret is None:
             raise CertificateError(f"there is no Secret {SCHEDULER_CERTIFICATE}: nothing to acknowledge")

@@ -37,7 +37,7 @@ class CertificateSource:
     `names` are DNS names that a pair must carry to be taken; none: any name will do. `name` is the
     certificate's label in logs and metrics.
 
-    Whoever owns the server hands it `context`, and calls `accepts` for every connection right after its
+    The server's owner hands it `context`, and calls `accepts` for every connection right after its
     handshake, before the first byte from the client is looked at: OpenSSL has checked the client's chain by
     then, but not its name, and any other holder of a certificate of this authority would get in.
     """

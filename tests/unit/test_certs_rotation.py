@@ -148,7 +148,7 @@ CASES: list[tuple[str, World, bool, Phase, list[Step]]] = [
         world({"b": OLD_SHOWN}, previous=PREVIOUS, trusts=PREVIOUS, restartable=False),
         True,
         Phase.RESTARTING,
-        [Wait("until somebody has restarted the scheduler and said so")],
+        [Wait("until an administrator has restarted the scheduler and said so")],
     ),
     (
         "the scheduler has restarted",
