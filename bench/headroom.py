@@ -46,7 +46,7 @@ WANTED = 3.0
 """How many times as long as with free room a burst at once may take."""
 AUTOSCALER, ATELET = 30.0, 5.0
 """Seconds that a new node takes, and a new atelet."""
-LOW, STOCK, VICTIM = names.PLACEHOLDER_PRIORITY_CLASS, "bench.example/stock", "bench.example/victim"
+LOW, HIGH, STOCK, VICTIM = "bench-low", "bench-high", "bench.example/stock", "bench.example/victim"
 COLOURS = {
     "ateoms": "#1f77b4",
     "waiting": "#d62728",
@@ -73,6 +73,11 @@ class Bench:
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
         self.number = 0
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+        never = {"preemptionPolicy": "Never"}
+        # As important as ours, which a policy keeps from pods that are not ours.
+        plane.apply([{**kind, "metadata": {"name": LOW}, "value": -10, **never}])
+        plane.apply([{**kind, "metadata": {"name": HIGH}, "value": 1000}])
 
     @contextmanager
     def stage(self, *, headroom: int, free: int, warm: bool = True, nodes: int = 4) -> Iterator[Stage]:
@@ -127,7 +132,7 @@ class Bench:
             spec = {"replicas": free, "selector": {"matchLabels": labels}, "template": template}
             self.plane.api.post(low, {"metadata": {"name": "low"}, "spec": spec})
             self.plane.wait(lambda: bound_with(VICTIM) == free, timeout=60, why="a full cluster")
-        high = {"priorityClassName": names.ATEOM_PRIORITY_CLASS}
+        high = {"priorityClassName": HIGH}
 
         with Watched(self.plane, path) as pods:
             began = time.perf_counter()

@@ -25,6 +25,7 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OWNER: Final = "ateplace"
 SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
+DEFAULT_ACCOUNT: Final = "default"
 ATEOM: Final = "ateom"
 USER: Final = 65535
 """The user of the pause image."""
@@ -46,16 +47,13 @@ class Mould(Struct, frozen=True):
     """What decides where a pool's ateoms fit, and what they pull."""
 
     requests: Amounts
-    ports: tuple[tuple[str, int], ...] = ()
-    """(protocol, host port)."""
     image: str = ""
+    """Empty where only an account or a secret of the pool's could pull it: a placeholder has neither."""
     scheduler: str = ""
     node_selector: Json | None = None
     tolerations: list[Any] | None = None
     affinity: Json | None = None
     runtime_class: str = ""
-    service_account: str = ""
-    pull_secrets: list[Any] | None = None
 
     @property
     def reserves(self) -> bool:
@@ -121,17 +119,15 @@ def mould(spec: Json) -> Mould:
     default_requests(typed)
     named = [container for container in containers if container.name == ATEOM] or containers
     scheduler = typed.scheduler_name
+    private = spec.get("serviceAccountName") not in {None, "", DEFAULT_ACCOUNT} or bool(spec.get("imagePullSecrets"))
     return Mould(
         requests=requests(typed),
-        ports=tuple(sorted({(p.protocol, p.host_port) for one in containers for p in one.ports or () if p.host_port})),
-        image=named[0].image if named else "",
+        image=named[0].image if named and not private else "",
         scheduler="" if scheduler == DEFAULT_SCHEDULER else scheduler,
         node_selector=spec.get("nodeSelector") or None,
         tolerations=spec.get("tolerations") or None,
         affinity=spec.get("affinity") or None,
         runtime_class=spec.get("runtimeClassName") or "",
-        service_account=spec.get("serviceAccountName") or "",
-        pull_secrets=spec.get("imagePullSecrets") or None,
     )
 
 
@@ -144,6 +140,7 @@ def deployment(pool: PoolRecord, shape: Mould, replicas: int, settings: Settings
         "kind": names.POOL_KIND,
         "name": pool.name,
         "uid": pool.uid,
+        "controller": True,
     }
     return {
         "apiVersion": "apps/v1",
@@ -198,8 +195,6 @@ def _pod(shape: Mould, selector: Json, settings: Settings, *, prepull: bool) -> 
         "runtimeClassName": shape.runtime_class,
     }
     if prepull:
-        # Its account and secrets are what may pull the image; without a token they can do nothing else.
-        copied |= {"serviceAccountName": shape.service_account, "imagePullSecrets": shape.pull_secrets}
         pod["volumes"] = [{"name": ATEOM, "image": {"reference": shape.image, "pullPolicy": "IfNotPresent"}}]
     return pod | {key: value for key, value in copied.items() if value}
 
@@ -221,10 +216,6 @@ def _container(shape: Mould, settings: Settings, *, prepull: bool) -> Json:
             "capabilities": {"drop": ["ALL"]},
         },
     }
-    if shape.ports:
-        container["ports"] = [
-            {"containerPort": port, "hostPort": port, "protocol": protocol} for protocol, port in shape.ports
-        ]
     if prepull:
         container["volumeMounts"] = [{"name": ATEOM, "mountPath": "/ateom", "readOnly": True}]
     return container
@@ -240,7 +231,6 @@ def without_prepull(wanted: Json) -> Json:
     """The same Deployment for an API server that does not take image volumes."""
     spec = wanted["spec"]
     pod = spec["template"]["spec"]
-    dropped = {"volumes", "serviceAccountName", "imagePullSecrets"}
     container = {key: value for key, value in pod["containers"][0].items() if key != "volumeMounts"}
-    pod = {key: value for key, value in pod.items() if key not in dropped} | {"containers": [container]}
+    pod = {key: value for key, value in pod.items() if key != "volumes"} | {"containers": [container]}
     return wanted | {"spec": spec | {"template": spec["template"] | {"spec": pod}}}

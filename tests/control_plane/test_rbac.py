@@ -13,22 +13,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
 import pytest
 
-from ateplace.cluster.records import PoolRecord
-from ateplace.settings import Settings
 from local import ApiError, ControlPlane, substrate
-from local.api import Api, Object
-from local.kubeconfig import connect
+from local.api import Object
 from local.pods import Installation
-from reconciler.headroom import placeholder
 from tests.deploying import ACCOUNT, ROLES, SECOND_SCHEDULER, assert_no_difference, of_kind, render
 
 QUICK = {
@@ -174,7 +168,6 @@ def installed(plane_under_audit: WithoutStreamingLists) -> Installation:
 def test_every_right_is_used_and_none_is_missing(
     plane_under_audit: WithoutStreamingLists, installed: Installation, tmp_path: Path
 ) -> None:
-    """First in this file: the tests below make refusals of their own."""
     plane = plane_under_audit
     audit = Audit(plane)
 
@@ -344,226 +337,6 @@ def change_the_authority(plane: ControlPlane) -> None:
         return str(json.loads(shown.stdout)["phase"])
 
     plane.wait(lambda: phase() == "Steady", timeout=120, why="the change of authority to end", every=1)
-
-
-def deployment(name: str, **metadata: object) -> Object:
-    labels = {"app": name}
-    template = {
-        "metadata": {"labels": labels},
-        "spec": {"containers": [{"name": "c", "image": "registry.example/c:1"}]},
-    }
-    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
-    return {"metadata": {"name": name, **metadata}, "spec": spec}
-
-
-@pytest.fixture
-def accounts(plane_under_audit: ControlPlane, installed: Installation) -> Iterator[tuple[Api, Api]]:
-    """The API as the reconciler and the extender may use it."""
-    with ExitStack() as stack:
-        leader, extender = (
-            stack.enter_context(closing(connect(plane_under_audit.kubeconfig_for(service_account=name))))
-            for name in ("ateplace-system/ateplace-reconciler", "ateplace-system/ateplace-extender")
-        )
-        yield leader, extender
-
-
-def test_what_rbac_grants_too_much_is_refused_by_policies(
-    plane_under_audit: ControlPlane, accounts: tuple[Api, Api]
-) -> None:
-    plane = plane_under_audit
-    leader, extender = accounts
-    deployments = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
-    plane.api.post(deployments, deployment("theirs"))
-    substrate.pool(plane, NAMESPACE, "mine", 0)
-    pool = f"{substrate.POOLS.format(NAMESPACE)}/mine"
-    node = "/api/v1/nodes/node-0000"
-    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "0-0"}
-    secret = {"metadata": {"name": "another"}, "type": "kubernetes.io/tls", "data": {"tls.crt": "", "tls.key": ""}}
-    attempts: list[tuple[str, Callable[[], object]]] = [
-        ("may delete no Deployment but", lambda: leader.delete(f"{deployments}/theirs")),
-        ("may write no Deployment but", lambda: leader.post(deployments, deployment("more"))),
-        ("nothing of a WorkerPool but", lambda: leader.patch(pool, {"spec": {"replicas": 9}})),
-        ("nothing of a WorkerPool but", lambda: leader.patch(pool, {"metadata": {"labels": {"a": "b"}}})),
-        ("nothing of a WorkerPool but", lambda: leader.patch(pool, {"metadata": {"annotations": {"a": "b"}}})),
-        ("nothing of a WorkerPool but", lambda: leader.patch(pool, {"metadata": {"ownerReferences": [owner]}})),
-        ("nothing of a WorkerPool but", lambda: leader.patch(pool, {"metadata": {"finalizers": ["example.com/x"]}})),
-        ("no Secret but", lambda: leader.post("/api/v1/namespaces/ateplace-system/secrets", secret)),
-        ("Forbidden", lambda: leader.get("/api/v1/namespaces/kube-system/secrets")),
-        ("Forbidden", lambda: leader.get("/api/v1/namespaces/ateplace-system/secrets")),
-        ("Forbidden", lambda: extender.get("/api/v1/namespaces/ateplace-system/secrets/ateplace-ca")),
-        ("Forbidden", lambda: extender.patch(f"{node}/status", {"status": {"phase": "x"}})),
-    ]
-    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
-    label = {"ateplace.ate.dev/placeholder": "mine"}
-    for name, labels, importance in (
-        ("ordinary", {}, ""),
-        ("labelled", label, ""),
-        ("unimportant", {}, "ateplace-placeholder"),
-        ("both", {**label, "ate.dev/worker-pool": "mine"}, "ateplace-placeholder"),
-        ("placeholder", label, "ateplace-placeholder"),
-    ):
-        spec = {"schedulerName": "nobody", "containers": [{"name": "c", "image": "registry.example/c:1"}]}
-        spec |= {"priorityClassName": importance} if importance else {}
-        plane.api.post(pods, {"metadata": {"name": name, "labels": labels}, "spec": spec})
-        if name != "placeholder":
-            attempts.append(("no pod but placeholders", partial(extender.delete, f"{pods}/{name}")))
-        attempts.append(("Forbidden", partial(leader.delete, f"{pods}/{name}")))
-    attempts.append(("Forbidden", partial(extender.delete, pods)))
-    for who in (leader, extender):
-        patches: list[tuple[str, Object]] = [
-            ("no label of a Node but", {"metadata": {"labels": {"example.com/a": "b"}}}),
-            ("no label of a Node but", {"metadata": {"labels": {"kubernetes.io/os": None}}}),
-            ("no label of a Node but", {"metadata": {"labels": {"ate.dev/atelet": "false"}}}),
-            ("no annotation of a Node but", {"metadata": {"annotations": {"example.com/a": "b"}}}),
-            ("nothing else of a Node", {"spec": {"unschedulable": True}}),
-            ("nothing else of a Node", {"metadata": {"finalizers": ["example.com/x"]}}),
-        ]
-        attempts += [(why, partial(who.patch, node, patch)) for why, patch in patches]
-    for why, attempt in attempts:
-        with pytest.raises(ApiError, match=why):
-            attempt()
-    claim = {"annotations": {"ate.dev/claim.0-0": ""}, "labels": {"ate.dev/atelet": "true"}}
-    extender.patch(node, {"metadata": claim})
-    extender.delete(f"{pods}/placeholder")
-    leader.patch(node, {"metadata": {"annotations": {"ate.dev/claim.0-0": None}, "labels": {"ate.dev/atelet": None}}})
-
-
-SCHEDULER = "/apis/apps/v1/namespaces/ateplace-system/deployments/ateplace-scheduler"
-POOL_OWNER = {"apiVersion": "ate.dev/v1alpha1", "kind": "WorkerPool", "name": "x", "uid": "0-0"}
-OTHER_CHANGES: list[Object] = [
-    {"metadata": {"labels": {"ateplace.ate.dev/placeholder": "x"}}},
-    {"metadata": {"annotations": {"example.com/a": "b"}}},
-    {"metadata": {"ownerReferences": [POOL_OWNER]}},
-    {"metadata": {"finalizers": ["example.com/x"]}},
-    {"spec": {"replicas": 0}},
-    {"spec": {"paused": True}},
-    {"spec": {"minReadySeconds": 9}},
-    {"spec": {"revisionHistoryLimit": 0}},
-    {"spec": {"progressDeadlineSeconds": 900}},
-    {"spec": {"strategy": {"type": "Recreate", "rollingUpdate": None}}},
-    {"spec": {"template": {"metadata": {"labels": {"a": "b"}}}}},
-    {"spec": {"template": {"metadata": {"annotations": {"example.com/a": "b"}}}}},
-    {"spec": {"template": {"spec": {"serviceAccountName": "default"}}}},
-]
-
-
-@pytest.mark.parametrize("change", OTHER_CHANGES, ids=json.dumps)
-def test_of_the_schedulers_deployment_the_reconciler_may_change_the_trust_mark_and_nothing_else(
-    accounts: tuple[Api, Api], change: Object
-) -> None:
-    leader, _ = accounts
-    with pytest.raises(ApiError, match="change nothing else of it"):
-        leader.patch(SCHEDULER, change, dryRun="All")
-    mark = {"metadata": {"annotations": {"ateplace.ate.dev/trusts": "another"}}}
-    leader.patch(SCHEDULER, {"spec": {"template": mark}}, dryRun="All")
-
-
-def test_the_reconciler_cannot_put_another_in_the_schedulers_place(
-    plane_under_audit: ControlPlane, accounts: tuple[Api, Api]
-) -> None:
-    """Not even after somebody has made the Deployment look like a placeholder's, which it may delete."""
-    leader, _ = accounts
-    key = "ateplace.ate.dev/placeholder"
-    plane_under_audit.api.patch(SCHEDULER, {"metadata": {"labels": {key: "x"}}})
-    try:
-        with pytest.raises(ApiError, match="may not delete its own Deployments"):
-            leader.delete(SCHEDULER, dryRun="All")
-    finally:
-        plane_under_audit.api.patch(SCHEDULER, {"metadata": {"labels": {key: None}}})
-    collection = SCHEDULER.rpartition("/")[0]
-    impostor = deployment("ateplace-scheduler")
-    impostor["spec"]["template"]["spec"]["serviceAccountName"] = "ateplace-scheduler"
-    for body in (impostor, placeholders_of("web", "ateplace-system")):
-        with pytest.raises(ApiError, match="no Deployment in its own namespace"):
-            leader.post(collection, body, dryRun="All")
-
-
-def placeholders_of(pool: str, namespace: str) -> Object:
-    """The Deployment that the reconciler makes, with everything that it ever copies."""
-    record = PoolRecord("u", namespace, pool, 1, deleting=False, finalizers=(), headroom="1", warm=True)
-    shape = placeholder.Mould(
-        requests=(("cpu", 100), ("memory", 1 << 26), ("example.com/kvm", 1)),
-        ports=(("TCP", 9000),),
-        image="registry.example/ateom:1",
-        node_selector={"ate.dev/sandboxClass": "microvm"},
-        tolerations=[{"operator": "Exists"}],
-        affinity={"podAntiAffinity": {}},
-        runtime_class="kata",
-        service_account="default",
-        pull_secrets=[{"name": "pull"}],
-    )
-    made: Object = json.loads(json.dumps(placeholder.deployment(record, shape, 0, Settings(), prepull=True)))
-    return made
-
-
-EXEC = {"exec": {"command": ["sh"]}}
-VIOLATIONS: list[tuple[str, Object, str]] = [
-    ("pod", {"nodeName": "node-0000"}, "no node of its choice"),
-    ("pod", {"hostNetwork": True}, "nothing of the host's"),
-    ("pod", {"hostPID": True}, "nothing of the host's"),
-    ("pod", {"hostIPC": True}, "nothing of the host's"),
-    ("pod", {"volumes": [{"name": "ateom", "hostPath": {"path": "/"}}]}, "nothing of the host's"),
-    ("pod", {"volumes": [{"name": "ateom", "secret": {"secretName": "ateplace-ca"}}]}, "no volume but an image"),
-    ("pod", {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}, "nothing of the host's"),
-    ("pod", {"automountServiceAccountToken": True}, "no token"),
-    ("pod", {"priorityClassName": "system-node-critical"}, "its priority class"),
-    ("pod", {"initContainers": [{"name": "i", "image": "registry.example/i:1"}]}, "is one container"),
-    ("pod", {"securityContext": None}, "a user who is nobody"),
-    ("user", {"runAsNonRoot": None}, "a user who is nobody"),
-    ("user", {"runAsUser": 0}, "a user who is nobody"),
-    ("user", {"seccompProfile": {"type": "Unconfined"}}, "confined as the runtime does"),
-    ("user", {"seccompProfile": None}, "confined as the runtime does"),
-    ("user", {"appArmorProfile": {"type": "Unconfined"}}, "confined as the runtime does"),
-    ("user", {"seLinuxOptions": {"type": "spc_t"}}, "confined as the runtime does"),
-    ("user", {"sysctls": [{"name": "kernel.shm_rmid_forced", "value": "1"}]}, "confined as the runtime does"),
-    ("user", {"supplementalGroups": [0]}, "a user who is nobody"),
-    ("container", {"command": ["sh"]}, "runs its image as it is"),
-    ("container", {"args": ["sh"]}, "runs its image as it is"),
-    ("container", {"env": [{"name": "A", "value": "b"}]}, "runs its image as it is"),
-    ("container", {"envFrom": [{"secretRef": {"name": "s"}}]}, "runs its image as it is"),
-    ("container", {"lifecycle": {"postStart": EXEC}}, "runs its image as it is"),
-    ("container", {"livenessProbe": EXEC}, "runs its image as it is"),
-    ("container", {"readinessProbe": EXEC}, "runs its image as it is"),
-    ("container", {"startupProbe": EXEC}, "runs its image as it is"),
-    ("rights", {"privileged": True, "allowPrivilegeEscalation": None}, "without privileges"),
-    ("rights", {"allowPrivilegeEscalation": True}, "without privileges"),
-    ("rights", {"allowPrivilegeEscalation": None}, "without privileges"),
-    ("rights", {"readOnlyRootFilesystem": None}, "without privileges"),
-    ("rights", {"capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]}}, "drops all capabilities"),
-    ("rights", {"capabilities": {"drop": ["NET_RAW"]}}, "drops all capabilities"),
-    ("rights", {"capabilities": None}, "drops all capabilities"),
-    ("rights", {"runAsUser": 0}, "without privileges"),
-    ("rights", {"runAsNonRoot": False}, "without privileges"),
-    ("rights", {"seccompProfile": {"type": "Unconfined"}}, "without privileges"),
-    ("rights", {"appArmorProfile": {"type": "Unconfined"}}, "without privileges"),
-    ("rights", {"seLinuxOptions": {"type": "spc_t"}}, "without privileges"),
-    ("labels", {"ate.dev/worker-pool": "web"}, "has its label"),
-    ("annotations", {"container.apparmor.security.beta.kubernetes.io/placeholder": "unconfined"}, "no annotation but"),
-]
-
-
-@pytest.mark.parametrize(("where", "change", "message"), VIOLATIONS, ids=str)
-def test_the_reconciler_may_write_a_placeholder_and_nothing_that_differs_from_one(
-    accounts: tuple[Api, Api], where: str, change: Object, message: str
-) -> None:
-    leader, _ = accounts
-    collection = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
-    good, bad = (placeholders_of("web", NAMESPACE) for _ in range(2))
-    leader.post(collection, good, dryRun="All")
-    template = bad["spec"]["template"]
-    pod = template["spec"]
-    (container,) = pod["containers"]
-    places = {
-        "pod": pod,
-        "user": pod["securityContext"],
-        "container": container,
-        "rights": container["securityContext"],
-        "labels": template["metadata"]["labels"],
-        "annotations": template["metadata"]["annotations"],
-    }
-    places[where].update(change)
-    with pytest.raises(ApiError, match=message):
-        leader.post(collection, bad, dryRun="All")
 
 
 def test_a_pool_in_our_own_namespace_can_be_deleted(plane_under_audit: ControlPlane, installed: Installation) -> None:

@@ -157,6 +157,13 @@ def test_policies_name_our_keys_and_our_accounts() -> None:
     own = json.dumps(policies["ateplace-deployments"])
     for word in (names.TRUST_ANNOTATION, names.PLACEHOLDER_LABEL, *deployments()):
         assert f"'{word}'" in own
+    placeholders = json.dumps(policies["ateplace-placeholders"])
+    for word in (names.PLACEHOLDER_LABEL, names.POOL_UID_LABEL, names.PLACEHOLDER_PRIORITY_CLASS, names.NAMESPACE):
+        assert f"'{word}'" in placeholders
+    priorities = json.dumps(policies["ateplace-priorities"])
+    classes = (names.ATEOM_PRIORITY_CLASS, names.PLACEHOLDER_PRIORITY_CLASS)
+    for word in (*classes, names.POOL_LABEL, names.POOL_UID_LABEL, names.PLACEHOLDER_LABEL):
+        assert f"'{word}'" in priorities
 
 
 def test_no_role_can_bind_create_pods_or_read_any_secret_but_its_own() -> None:
@@ -170,7 +177,7 @@ def test_no_role_can_bind_create_pods_or_read_any_secret_but_its_own() -> None:
                     if "secrets" in rule["resources"] and rule["verbs"] != ["create"]:
                         assert rule["resourceNames"] and "list" not in rule["verbs"]
                     if "pods" in rule["resources"]:
-                        # A policy takes back all pods but placeholders (tests/control_plane/test_rbac.py).
+                        # A policy takes back all pods but placeholders (tests/control_plane/test_account_policies.py).
                         ends = {"delete"} if role["metadata"]["name"] == "ateplace-extender" else set()
                         assert set(rule["verbs"]) <= {"list", "watch", *ends}
         policy = of_kind(objects, "ValidatingAdmissionPolicy")["ateplace-evictions"]

@@ -60,7 +60,7 @@ def test_the_whole_deployment_for_a_plain_pool() -> None:
             ate.dev/worker-pool-uid: u1
             app.kubernetes.io/managed-by: ateplace
           ownerReferences:
-            - {{apiVersion: ate.dev/v1alpha1, kind: WorkerPool, name: web, uid: u1}}
+            - {{apiVersion: ate.dev/v1alpha1, kind: WorkerPool, name: web, uid: u1, controller: true}}
         spec:
           replicas: 5
           selector: &selector
@@ -148,11 +148,11 @@ def test_where_ateoms_may_go_placeholders_may_go() -> None:
     assert pod["affinity"] == {"nodeAffinity": affinity}
 
 
-def test_host_ports_are_held_too() -> None:
+def test_host_ports_are_not_held() -> None:
+    """A placeholder that listens nowhere needs none, and one with a host port would keep a stranger's from its node."""
     spec = live()
     spec["containers"][0]["ports"] = [{"containerPort": 80}, {"containerPort": 7, "hostPort": 7070, "protocol": "UDP"}]
-    ports = pod_of(make(spec))["containers"][0]["ports"]
-    assert ports == [{"containerPort": 7070, "hostPort": 7070, "protocol": "UDP"}]
+    assert "ports" not in pod_of(make(spec))["containers"][0]
 
 
 def test_nothing_that_an_ateom_may_do_is_copied() -> None:
@@ -180,15 +180,24 @@ def test_no_selector_of_agent_substrate_matches_a_placeholder() -> None:
     assert names.POOL_LABEL not in made["metadata"]["labels"]
 
 
-def test_pulling_ahead_uses_what_may_pull_the_image_but_never_a_token() -> None:
-    spec = live() | {"serviceAccountName": "puller", "imagePullSecrets": [{"name": "key"}]}
-    pod = pod_of(make(spec))
-    assert (pod["serviceAccountName"], pod["imagePullSecrets"]) == ("puller", [{"name": "key"}])
-    assert pod["automountServiceAccountToken"] is False
+@pytest.mark.parametrize(
+    ("own", "pulled"),
+    [
+        ({}, True),
+        ({"serviceAccountName": "default"}, True),
+        ({"serviceAccountName": "puller"}, False),
+        ({"imagePullSecrets": [{"name": "key"}]}, False),
+    ],
+)
+def test_an_image_that_needs_the_pools_account_or_secret_is_not_pulled_ahead(own: dict[str, Any], pulled: bool) -> None:
+    """A placeholder has neither: its image volume would fail, and the placeholder never start."""
+    pod = pod_of(make(live() | own))
+    assert ("volumes" in pod, "volumeMounts" in pod["containers"][0]) == (pulled, pulled)
+    assert not {"serviceAccountName", "imagePullSecrets"} & set(pod)
 
 
 def test_without_image_volumes_it_is_as_if_pulling_ahead_were_off() -> None:
-    spec = live({"requests": {"cpu": "1"}}) | {"serviceAccountName": "puller"}
+    spec = live({"requests": {"cpu": "1"}})
     with_it, without = make(spec), make(spec, prepull=False)
     assert without_prepull(with_it) == without
     assert without_prepull(without) == without

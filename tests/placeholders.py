@@ -1,0 +1,23 @@
+"""The placeholders that the reconciler makes, for tests of what it may write."""
+
+import json
+
+from ateplace.cluster.records import PoolRecord
+from ateplace.settings import Settings
+from local.api import Object
+from reconciler.headroom import placeholder
+
+
+def placeholders_of(pool: str, namespace: str, uid: str = "u") -> Object:
+    """The Deployment that the reconciler makes, with everything that it ever copies."""
+    record = PoolRecord(uid, namespace, pool, 1, deleting=False, finalizers=(), headroom="1", warm=True)
+    shape = placeholder.Mould(
+        requests=(("cpu", 100), ("memory", 1 << 26), ("example.com/kvm", 1)),
+        image="registry.example/ateom:1",
+        node_selector={"ate.dev/sandboxClass": "microvm"},
+        tolerations=[{"operator": "Exists"}],
+        affinity={"podAntiAffinity": {}},
+        runtime_class="kata",
+    )
+    made: Object = json.loads(json.dumps(placeholder.deployment(record, shape, 0, Settings(), prepull=True)))
+    return made
