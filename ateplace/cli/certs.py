@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 import typer
 from cryptography import x509
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ateplace import names
 from ateplace.cli.doctor import configured
 from ateplace.cli.doctor.look import Look
-from ateplace.cli.options import File, Output, Set, print_json, reaching
+from ateplace.cli.options import File, Output, Set, reaching
+from ateplace.cli.printing import console, print_json, say, text
 from ateplace.errors import CertificateError, Forbidden
 from ateplace.kube import Kube
 from ateplace.settings import Loaded, Settings, load
@@ -100,7 +101,7 @@ def scheduler_restarted(flags: Set = [], file: File = "") -> None:  # noqa: B006
             raise CertificateError("not every Secret holds both authorities yet: restart the scheduler later")
         scheduler = SchedulerDeployment(kube, settings.cluster.namespace, settings.certs.scheduler_deployment)
         await scheduler.acknowledge(rotation.trust_mark(seen.world.trusted))
-        typer.echo("noted")
+        say("noted")
 
     _run(main, flags, file)
 
@@ -195,12 +196,13 @@ def _print(report: dict[str, Any], output: str) -> None:
     columns = {"secret": "Secret", "names": "Names", "notAfter": "Expires", "renewedAt": "Renewed", "state": "State"}
     table = Table(*columns.values(), box=None, pad_edge=False)
     for row in report["certificates"]:
-        cells = ["\n".join(value) if isinstance(value := row.get(key, "-"), list) else value for key in columns]
-        table.add_row(*cells)
-    console = Console()
-    console.print(table)
-    console.print(
-        f"\nPhase {report['phase']}; caBundle: {report['webhookConfiguration']}; scheduler: {report['scheduler']}"
+        cells = [value if isinstance(value := row.get(key, "-"), list) else [value] for key in columns]
+        table.add_row(*(Text("\n").join(map(text, cell)) for cell in cells))
+    terminal = console()
+    terminal.print(table)
+    terminal.print()
+    terminal.print(
+        f"Phase {report['phase']}; caBundle: {report['webhookConfiguration']}; scheduler: {report['scheduler']}"
     )
     for step in report["steps"]:
-        console.print(f"- {step}")
+        terminal.print(f"- {step}")

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import Struct
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ateplace import names
 from ateplace.cli.findings import Finding, table
-from ateplace.cli.options import File, Output, Set, Urls, connected, print_json
+from ateplace.cli.options import File, Output, Set, Urls, connected
 from ateplace.cli.pod_checks import Situation, findings
+from ateplace.cli.printing import console, print_json, text
 from ateplace.cli.replicas import ask
 from ateplace.errors import AteplaceError, KubeError, NotFound
 from ateplace.kube import paths
@@ -159,28 +159,28 @@ def pod(
     if output == "json":
         print_json(found.as_data())
         return
-    console = Console()
-    console.print(Text(f"pod {found.pod}", style="bold"))
-    console.print(table(found.findings, checks=False))
+    terminal = console()
+    terminal.print(text(f"pod {found.pod}", "bold"))
+    terminal.print(table(found.findings, checks=False))
     if found.decisions:
-        console.print(Text("\nWhat the extenders decided", style="bold"))
-        console.print(_decisions(found.decisions))
+        terminal.print(Text("\nWhat the extenders decided", style="bold"))
+        terminal.print(_decisions(found.decisions))
     else:
-        console.print("\nNo extender remembers a decision about it.")
+        terminal.print(Text("\nNo extender remembers a decision about it."))
     if found.events:
-        console.print(Text("\nEvents", style="bold"))
+        terminal.print(Text("\nEvents", style="bold"))
         for event in found.events:
             times = f" (× {event.count})" if event.count and event.count > 1 else ""
-            console.print(Text(f"{event.reason}{times}: {event.message}"))
+            terminal.print(text(f"{event.reason}{times}: {event.message}"))
     for note in found.notes:
-        console.print(Text(f"! {note}", style="yellow"))
+        terminal.print(text(f"! {note}", "yellow"))
 
 
 def _decisions(decisions: list[Decision]) -> Table:
     grid = Table(box=None, pad_edge=False, show_header=False)
     for one in decisions:
-        text = Text(one.outcome)
+        said = text(one.outcome)
         for note in one.notes:
-            text.append(f"\n  {note}", style="dim")
-        grid.add_row(one.at[11:23], one.verb, text, Text(one.replica, style="dim"))
+            said.append("\n  ").append_text(text(note, "dim"))
+        grid.add_row(one.at[11:23], one.verb, said, text(one.replica, "dim"))
     return grid

@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 from rich.table import Table
-from rich.text import Text
+
+from ateplace.cli.printing import text
 
 Level = Literal["ok", "warn", "fail"]
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -58,9 +59,9 @@ def table(findings: Iterable[Finding], *, checks: bool = True) -> Table:
         grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for finding in findings:
-        text = Text(finding.says)
+        said = text(finding.says)
         if finding.fix:
-            text.append(f"\n→ {finding.fix}", style="bold")
-        cells = [Text(finding.level, style=STYLES[finding.level]), finding.check, text]
+            said.append("\n").append_text(text(f"→ {finding.fix}", "bold"))
+        cells = [text(finding.level, STYLES[finding.level]), finding.check, said]
         grid.add_row(*(cells if checks else (cells[0], cells[2])))
     return grid

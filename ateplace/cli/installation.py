@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ateplace.cli.options import File, Set, connected
+from ateplace.cli.printing import say
 from ateplace.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def migrate(dry_run: DryRun = False, flags: Set = [], file: File = "") -> None: 
     from ateplace.cli.migrate import Migration  # noqa: PLC0415 - `--help` need not wait for it
 
     async def main(settings: Settings, kube: "Kube") -> None:
-        await Migration(kube, settings, typer.echo).run(dry_run=dry_run)
+        await Migration(kube, settings, say).run(dry_run=dry_run)
 
     connected(main, flags, file)
 
@@ -43,6 +44,6 @@ def uninstall(dry_run: DryRun = False, flags: Set = [], file: File = "") -> None
     from ateplace.cli.uninstall import Removal  # noqa: PLC0415
 
     async def main(settings: Settings, kube: "Kube") -> None:
-        await Removal(kube, settings, typer.echo, dry_run=dry_run).run()
+        await Removal(kube, settings, say, dry_run=dry_run).run()
 
     connected(main, flags, file)

@@ -12,12 +12,12 @@ import sys
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from ateplace import __version__
-from ateplace.cli.options import File, Output, Set, print_json
-from ateplace.errors import AteplaceError, SettingsError
+from ateplace.cli.options import File, Output, Set
+from ateplace.cli.printing import complain, console, print_json, say
+from ateplace.errors import AteplaceError, KubeError, SettingsError
 from ateplace.settings import Loaded, load
 
 app = typer.Typer(
@@ -118,7 +118,7 @@ def version() -> None:
 
     Example: `ateplace version`
     """
-    typer.echo(__version__)
+    say(__version__)
 
 
 @app.command()
@@ -153,7 +153,7 @@ def _print(rows: list[dict[str, Any]], output: str) -> None:
     table = Table(*rows[0], box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
-    Console().print(table)
+    console().print(table)
 
 
 def main() -> None:
@@ -162,10 +162,10 @@ def main() -> None:
     try:
         app()
     except SettingsError as error:
-        sys.stderr.write(f"ateplace: {error}\n")
+        complain(error, lines=True)
         sys.exit(2)
     except (AteplaceError, AssertionError) as error:
-        sys.stderr.write(f"ateplace: {error}\n")
+        complain(error, lines=not isinstance(error, KubeError))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

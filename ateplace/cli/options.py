@@ -1,9 +1,8 @@
 """What every command that talks to a cluster has in common: its options, and a client for the time it runs."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
@@ -49,8 +48,3 @@ def reaching(settings: Settings, main: Callable[["Kube"], Awaitable[T]]) -> T:
             await kube.close()
 
     return asyncio.run(run())
-
-
-def print_json(data: Any) -> None:
-    """Indented, for people with jq and people without."""
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))

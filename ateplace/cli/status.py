@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from msgspec import Struct
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from ateplace import names
-from ateplace.cli.options import File, Output, Set, Urls, connected, print_json
+from ateplace.cli.options import File, Output, Set, Urls, connected
+from ateplace.cli.printing import complain, console, print_json, text
 from ateplace.cli.replicas import ask
 from ateplace.cli.snapshot import Picture, as_data, compose
 from ateplace.cli.tables import draw, draw_pools
@@ -111,14 +112,14 @@ def screen(status: Status, *, idle: bool) -> RenderableType:
     roles = Text()
     for name, (available, wanted) in status.roles.items():
         style = "green" if available and available == wanted else "yellow" if available else "red"
-        roles.append(f"{name.removeprefix('ateplace-')} {available}/{wanted}   ", style=style)
+        roles.append_text(text(f"{name.removeprefix('ateplace-')} {available}/{wanted}   ", style))
     claimed, total = len(picture.claimed), len(picture.nodes)
     ateoms = sum(row.ateoms.total() for row in picture.nodes.values())
     summary = f"{ateoms} ateoms on {claimed} claimed nodes of {total}, {picture.waiting} waiting for a node"
-    parts: list[RenderableType] = [roles, Text(summary, style="bold"), Text(), draw_pools(picture), Text()]
+    parts: list[RenderableType] = [roles, text(summary, "bold"), Text(), draw_pools(picture), Text()]
     parts.append(draw(picture, idle=idle))
     parts.append(Text("● ready  ◐ starting  ○ placeholder  ◌ picked, not bound yet", style="dim"))
-    parts += [Text(f"! {note}", style="yellow") for note in status.notes]
+    parts += [text(f"! {note}", "yellow") for note in status.notes]
     return Group(*parts)
 
 
@@ -147,32 +148,32 @@ def status(
     """
 
     async def main(settings: Settings, kube: "Kube") -> None:
-        console = Console()
+        terminal = console()
         if output == "json":
             while watch:
                 seen = await attempt(look(kube, settings, extender_urls))
                 if isinstance(seen, KubeError):
-                    typer.echo(f"ateplace: {seen}", err=True)
+                    complain(seen)
                 else:
                     print_json(data(seen))
                 await asyncio.sleep(interval)
             print_json(data(await look(kube, settings, extender_urls)))
             return
         if not watch:
-            console.print(screen(await look(kube, settings, extender_urls), idle=everything))
+            terminal.print(screen(await look(kube, settings, extender_urls), idle=everything))
             return
-        with Live(console=console, auto_refresh=False, screen=True) if console.is_terminal else nullcontext() as live:
+        with Live(console=terminal, auto_refresh=False, screen=True) if terminal.is_terminal else nullcontext() as live:
             while True:
                 seen = await attempt(look(kube, settings, extender_urls))
                 if isinstance(seen, KubeError):
-                    shown: RenderableType = Text(f"! {seen}", style="red")
+                    shown: RenderableType = text(f"! {seen}", "red")
                 else:
                     shown = screen(seen, idle=everything)
                 # In a pipe there is nothing to draw over: one after the other.
                 if live:
                     live.update(shown, refresh=True)
                 else:
-                    console.print(shown)
+                    terminal.print(shown)
                 await asyncio.sleep(interval)
 
     connected(main, flags, file)

@@ -3,6 +3,7 @@
 from rich.table import Table
 from rich.text import Text
 
+from ateplace.cli.printing import text
 from ateplace.cli.snapshot import NOWHERE, Picture, Tenant
 
 MANY = 20
@@ -16,9 +17,9 @@ def draw(picture: Picture, *, idle: bool = True) -> Table:
         if not row.pools and row.atelet == NOWHERE and not idle:
             continue
         style = {"ready": "green", "starting": "yellow", "terminating": "yellow", NOWHERE: "dim"}.get(row.atelet, "red")
-        lead: list[str | Text] = [row.name, Text(row.atelet, style=style)]
+        lead: list[str | Text] = [row.name, text(row.atelet, style)]
         if not row.pools:
-            table.add_row(*lead, Text(NOWHERE, style="dim"))
+            table.add_row(*lead, text(NOWHERE, "dim"))
         for pool, tenant in sorted(row.pools.items()):
             table.add_row(*lead, *_cells(pool, tenant))
             lead = ["", ""]
@@ -27,12 +28,12 @@ def draw(picture: Picture, *, idle: bool = True) -> Table:
 
 def _cells(pool: str, tenant: Tenant) -> list[str | Text]:
     if tenant.claimed is None:
-        claim = Text("missing", style="red") if tenant.ateoms else Text(NOWHERE, style="dim")
+        claim = Text("missing", style="red") if tenant.ateoms else text(NOWHERE, "dim")
     else:
         held = bool(tenant.ateoms or tenant.placeholders)
-        claim = Text("held" if held else "unused", style="green" if held else "yellow")
-    ateoms = Text(dots("●", tenant.ready), style="cyan")
-    ateoms.append(dots("◐", tenant.ateoms - tenant.ready), style="yellow")
+        claim = text("held" if held else "unused", "green" if held else "yellow")
+    ateoms = text(dots("●", tenant.ready), "cyan")
+    ateoms.append_text(text(dots("◐", tenant.ateoms - tenant.ready), "yellow"))
     return [pool, claim, ateoms, dots("○", tenant.placeholders), dots("◌", tenant.in_flight)]
 
 
@@ -49,7 +50,7 @@ def draw_pools(picture: Picture) -> Table:
             row.name,
             f"{row.ateoms + row.waiting} of {row.replicas}",
             str(row.ready),
-            Text(str(row.waiting), style="yellow" if row.waiting else "dim"),
+            text(row.waiting, "yellow" if row.waiting else "dim"),
             f"{row.placeholders}" + (f" + {row.unplaced} waiting" if row.unplaced else ""),
             str(row.nodes),
             Text("being deleted", style="yellow") if row.deleting else "",

@@ -1,7 +1,8 @@
 """Structured logs on the standard library's logging.
 
 Use: `log = logging.getLogger(__name__)`, then `log.info("claim released", extra={"node": …, "pool": …})`. The
-message is constant, what varies is a field: one can search for either. Bodies are never logged.
+message is constant, what varies is a field: one can search for either. Bodies are never logged. What a field holds may
+be foreign: it is cut, and escaped where it is not printable.
 """
 
 import json
@@ -11,6 +12,7 @@ import time
 from typing import IO, Final
 
 from ateplace import settings
+from ateplace.printable import LONGEST, printable, printable_lines
 
 STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
     "message",
@@ -19,9 +21,6 @@ STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
     "color_message",
 }
 """What every record has; anything else came in through `extra`."""
-
-LONGEST: Final = 2000
-"""Characters of one field: what comes from outside must not fill a disk."""
 
 
 def setup(options: settings.Log, stream: IO[str] | None = None) -> None:
@@ -57,7 +56,8 @@ class JsonFormatter(logging.Formatter):
             line.setdefault(key, value)
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        written = json.dumps(line, ensure_ascii=False)
+        return written if written.isprintable() else json.dumps(line)
 
 
 class TextFormatter(logging.Formatter):
@@ -70,12 +70,12 @@ class TextFormatter(logging.Formatter):
         if extra:
             line += "  " + extra
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n" + printable_lines(self.formatException(record.exc_info))
         return line
 
 
 def _message(record: logging.LogRecord) -> str:
-    return record.getMessage().strip()[:LONGEST]
+    return printable(record.getMessage().strip())
 
 
 def _utc(seconds: float) -> str:
@@ -95,4 +95,7 @@ def _plain(value: object) -> object:
 
 def _shown(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return json.dumps(text, ensure_ascii=False) if not text or any(c in text for c in ' "=\n\r\t') else text
+    if text.isprintable():
+        return json.dumps(text, ensure_ascii=False) if not text or any(c in text for c in ' "=') else text
+    quoted = json.dumps(text, ensure_ascii=False)
+    return quoted if quoted.isprintable() else json.dumps(text)

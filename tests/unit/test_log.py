@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ateplace.printable import LONGEST
 from ateplace.process import logs
 from ateplace.settings import Log
 
@@ -48,7 +49,7 @@ def test_a_field_cannot_pose_as_another_and_is_cut() -> None:
     log.info("seen", extra={"level": "forged", "long": "x" * 10_000, "odd": object})
     line = json.loads(stream.getvalue())
     assert line["level"] == "info"
-    assert len(line["long"]) == logs.LONGEST
+    assert len(line["long"]) == LONGEST
     assert line["odd"] == "<class 'object'>"
 
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from ateplace.cli.findings import Finding, fail, table, warn
-from ateplace.cli.options import File, Output, Set, print_json, reaching
+from ateplace.cli.options import File, Output, Set, reaching
+from ateplace.cli.printing import console, print_json, text
 from ateplace.errors import Forbidden, KubeError
 from ateplace.settings import Loaded, load
 
@@ -108,10 +107,11 @@ def doctor(
     if output == "json":
         print_json([one.as_data() for one in found])
     else:
-        console = Console()
-        console.print(table(found))
+        terminal = console()
+        terminal.print(table(found))
         counts = {level: sum(one.level == level for one in found) for level in ("ok", "warn", "fail")}
         style = "red" if counts["fail"] else "yellow" if counts["warn"] else "green"
-        console.print(Text("\n" + ", ".join(f"{count} {level}" for level, count in counts.items()), style=style))
+        terminal.print()
+        terminal.print(text(", ".join(f"{count} {level}" for level, count in counts.items()), style))
     if bad:
         raise typer.Exit(FAILED)
