@@ -35,14 +35,14 @@ def etcd(plane: "ControlPlane") -> list[str]:
     ]
 
 
-def apiserver(plane: "ControlPlane", *, audit: bool) -> list[str]:
+def apiserver(plane: "ControlPlane", *, port: int, etcd_port: int, audit: bool) -> list[str]:
     secrets = plane.directory / "pki"
     argv = [
         str(plane.binaries["kube-apiserver"]),
-        f"--etcd-servers=http://127.0.0.1:{plane.etcd_port}",
+        f"--etcd-servers=http://127.0.0.1:{etcd_port}",
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",
-        f"--secure-port={plane.port}",
+        f"--secure-port={port}",
         "--permit-port-sharing",
         f"--tls-cert-file={secrets / 'apiserver.crt'}",
         f"--tls-private-key-file={secrets / 'apiserver.key'}",

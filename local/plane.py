@@ -49,6 +49,7 @@ class ControlPlane:
         self._say = say
         self._exits = contextlib.ExitStack()
         self._audit = audit
+        self._pids: dict[str, int] = {}
 
     def __enter__(self) -> "ControlPlane":
         with contextlib.ExitStack() as stack:
@@ -102,7 +103,12 @@ class ControlPlane:
         (directory / "tokens.pub").write_bytes(pki.public_pem(key))
 
     def _spawn(self, name: str, argv: list[str], env: Mapping[str, str] | None = None) -> int:
-        return self.keeper.spawn(name, argv, self.log(name), os.environ | dict(env or {}))
+        pid = self._pids[name] = self.keeper.spawn(name, argv, self.log(name), os.environ | dict(env or {}))
+        return pid
+
+    def pid(self, name: str) -> int:
+        """The PID of a process that was started under this name."""
+        return self._pids[name]
 
     def log(self, name: str) -> Path:
         """The file with everything that a process has said."""
@@ -124,8 +130,19 @@ class ControlPlane:
 
     def start_apiserver(self) -> None:
         """Start it and wait until it is ready."""
-        self._spawn("kube-apiserver", commands.apiserver(self, audit=self._audit))
+        argv = commands.apiserver(self, port=self.port, etcd_port=self.etcd_port, audit=self._audit)
+        self._spawn("kube-apiserver", argv)
         self.wait(self.api.ready, timeout=60, why="the API server to be ready", every=0.05)
+
+    def add_apiserver(self, etcd_port: int) -> str:
+        """Another API server, which reaches the same etcd at this port; its address, once it is ready."""
+        port = self._reservations.port()
+        argv = commands.apiserver(self, port=port, etcd_port=etcd_port, audit=False)
+        self._spawn(f"kube-apiserver-{port}", argv)
+        url = f"https://127.0.0.1:{port}"
+        with contextlib.closing(Api(url, pki.client_context(self.ca, self.directory / "pki" / "admin"))) as api:
+            self.wait(api.ready, timeout=60, why="another API server to be ready", every=0.1)
+        return url
 
     def stop_apiserver(self) -> None:
         """SIGTERM, as in an orderly restart."""

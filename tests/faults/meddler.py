@@ -64,6 +64,8 @@ class Meddler:
         """How many bytes of each endless body were taken before the reader had enough."""
         self.cuts: Counter[str] = Counter()
         """How often each watch was cut, by what it watches."""
+        self.delay = 0.0
+        """Seconds by which every answer but a watch's is late."""
         self.away = False
         """While True nothing gets through, and streams are cut."""
         self.kubeconfig = Path()
@@ -151,6 +153,8 @@ class Meddler:
             return await self._never_end(request)
         if fate is Fate.LATE:
             await self._gate.wait()
+        if "watch" not in request.query:
+            await asyncio.sleep(self.delay)
         url = self._plane.url + str(request.rel_url)
         headers = {name: request.headers[name] for name in PASSED if name in request.headers}
         try:
