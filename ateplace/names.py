@@ -1,7 +1,7 @@
 """Every name that ateplace shares with a cluster, in one place.
 
-They are compatible with agent-substrate #134. The ones an installation may have to change (upstream is moving to
-one atelet DaemonSet per version) are defaults of `ateplace.settings.Substrate`; the rest are constants.
+They are compatible with agent-substrate #134. The ones an installation may have to change are defaults of
+`ateplace.settings.Substrate`; the rest are constants.
 """
 
 from typing import Final
@@ -29,7 +29,6 @@ HEADROOM_WARM_ANNOTATION: Final = "ateplace.ate.dev/headroom-warm"
 
 INIT_CONTAINER: Final = "wait-for-atelet"
 ATELET_NAMESPACE: Final = "ate-system"
-ATELET_DAEMONSET: Final = "atelet"
 ATELET_PORT: Final = 8085
 
 NAMESPACE: Final = "ateplace-system"

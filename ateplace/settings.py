@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ateplace import names
+from ateplace import label_selectors, names
 from ateplace.errors import SettingsError
 from ateplace.quantities import quantity
 
@@ -29,6 +29,12 @@ SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT)|PORT_\d+_)")
 BUSYBOX = "docker.io/library/busybox:1.37@sha256:9db7b59979c38555a39def84a31fb98b5296952f9e3afd4f6f11f05b07adfab0"
 PAUSE = "registry.k8s.io/pause:3.10@sha256:ee6521f290b2168b6e0935a181d4cff9be1ac3f505666ef0e3c98fae8199917a"
 
+REMOVED = {
+    "substrate.atelet_daemonset": "atelet's DaemonSets are found by the labels of their pods now: remove this setting, "
+    "and set substrate.atelet_selector if those are not app=atelet"
+}
+"""Settings of earlier versions: what to do instead."""
+
 DAY = 24 * 3600
 MONTH = 30 * DAY
 """Seconds; the most that may be waited for anything. Numbers without a largest one would let a limit be switched off by
@@ -42,6 +48,13 @@ def _amount(text: str) -> str:
     return text
 
 
+def _selector(text: str) -> str:
+    label_selectors.parse(text)
+    return text
+
+
+Selector = Annotated[str, AfterValidator(_selector)]
+"""A label selector, as `app=atelet` or `tier in (a, b)`."""
 Amount = Annotated[str, AfterValidator(_amount)]
 """A Kubernetes quantity, as `500m` or `1.5Gi`."""
 
@@ -56,11 +69,9 @@ class Substrate(Group):
     pool_label: str = names.POOL_LABEL
     """Label on ateom pods that holds their WorkerPool's name."""
     atelet_namespace: str = names.ATELET_NAMESPACE
-    """Namespace of the atelet DaemonSet."""
-    atelet_daemonset: str = names.ATELET_DAEMONSET
-    """Name of the atelet DaemonSet."""
-    atelet_selector: str = "app=atelet"
-    """Label selector of atelet's pods."""
+    """Namespace of the atelet DaemonSets."""
+    atelet_selector: Selector = "app=atelet"
+    """Label selector of atelet's pods; each DaemonSet whose pods carry these labels is one of atelet's."""
     atelet_port: int = Field(names.ATELET_PORT, ge=1, le=65535)
     """Port on which atelet serves on its node's address."""
 
@@ -261,6 +272,8 @@ def load(environ: Mapping[str, str] | None = None, flags: Iterable[str] = (), pa
             group, _, field = key.partition(".")
             known = Settings.model_fields.get(group)
             model = known.annotation if known else None
+            if key in REMOVED:
+                raise SettingsError(f"setting {key!r} ({source}) is gone: {REMOVED[key]}")
             if model is None or field not in getattr(model, "model_fields", {}):
                 raise SettingsError(f"unknown setting {key!r} ({source}); `ateplace settings` lists them all")
             values.setdefault(group, {})[field] = value

@@ -25,8 +25,6 @@ import uvloop
 
 from ateplace import names
 from ateplace.cluster.feed import View
-from ateplace.cluster.records import AteletTemplate
-from ateplace.cluster.resources import pack
 from ateplace.kube import Kube
 from ateplace.process.http_server import Server, limits
 from ateplace.settings import Settings
@@ -35,7 +33,7 @@ from certs.authority import Use, Wanted, issue, make_authority
 from certs.source import CertificateSource
 from extender.app import Application
 from extender.filter.handler import Verbs
-from tests.unit.cluster import atelet, node, pod, pool
+from tests.unit.cluster import atelet, node, pod, pool, template
 
 TARGET = 2.0
 UID = "0f0f0f0f-1111-2222-3333-444444444444"
@@ -50,17 +48,9 @@ class Still(View):
 
 def cluster(view: View, nodes: int, warm: int) -> None:
     """So many nodes, of which some run atelet for our pool and others for another, each partly filled."""
-    view.template = AteletTemplate(
-        uid="ds",
-        selector=(),
-        gated=True,
-        terms=None,
-        tolerations=(),
-        requests=pack({"cpu": 100}),
-        ports=frozenset({("TCP", 8085)}),
-    )
     ledger = view.ledger
     now = time.monotonic()
+    ledger.daemonset_seen(template(cpu=100), now)
     ledger.pool_seen(pool(UID), now)
     for number in range(nodes):
         name = f"ip-10-0-{number // 250}-{number % 250}.eu-central-1.compute.internal"

@@ -166,9 +166,8 @@ class Claims:
             return False
         if meta.label(self._substrate.pool_label) or meta.label(names.PLACEHOLDER_LABEL):
             return False
-        return meta.namespace != self._substrate.atelet_namespace or not any(
-            owner.kind == "DaemonSet" and owner.name == self._substrate.atelet_daemonset
-            for owner in meta.owner_references or ()
+        return not self._ledger.is_atelet(meta.uid) and not any(
+            owner.uid in self._ledger.templates for owner in meta.owner_references or ()
         )
 
 

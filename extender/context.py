@@ -27,7 +27,7 @@ class Cases:
         self._rooms = rooms
         self._rules = Rules.of(settings)
         substrate = settings.substrate
-        self._missing = f"there is no DaemonSet {substrate.atelet_namespace}/{substrate.atelet_daemonset}"
+        self._missing = f"there is no DaemonSet with {substrate.atelet_selector} in {substrate.atelet_namespace}"
 
     def blind(self) -> bool:
         """Whether nothing can be decided here now: another replica may see more."""
@@ -62,14 +62,14 @@ class Cases:
 
     def make(self, wanted: Demand, begun: float = math.inf) -> Case:
         """What is known now about this pod; raises Unfit while there is no atelet to make room for."""
-        if self._view.template is None:
+        if not self._view.ledger.templates:
             raise Unfit(self._missing)
         now = time.monotonic()
-        return Case(wanted, self._view.ledger, self._view.template, self._rules, now, begun, self._rooms.held(now))
+        return Case(wanted, self._view.ledger, self._rules, now, begun, self._rooms.held(now))
 
     def claimant(self, wanted: Demand) -> Pool | None:
         """The pod's pool, if something can be decided for it now and claimed without being asked."""
         pool = self._view.ledger.pools.get(wanted.pool)
         known = pool.record if pool else None
-        blind = self._view.reason() or self._view.template is None
+        blind = self._view.reason() or not self._view.ledger.templates
         return None if blind or known is None or known.deleting else pool

@@ -12,7 +12,6 @@ from typing import Final
 from msgspec import Struct
 
 from ateplace.cluster.ledger import READ, Ledger
-from ateplace.cluster.records import AteletTemplate
 from ateplace.cluster.resources import CPU, MEMORY, PODS
 from ateplace.cluster.state import Node, Reading
 from ateplace.settings import Settings
@@ -74,7 +73,6 @@ class Case(Struct, frozen=True, gc=False):
 
     demand: Demand
     ledger: Ledger
-    template: AteletTemplate
     rules: Rules
     now: float
     begun: float = inf
@@ -89,8 +87,8 @@ def drop(case: Case, node: Node | None) -> str:
         return UNKNOWN
     if node.record.deleting:
         return DELETING
-    if node.barred:
-        return node.barred
+    if node.atelet.barred:
+        return node.atelet.barred
     # Without a readiness probe, as upstream has it, atelet is Ready in every short life between two crashes.
     crashed, at = node.crashed
     if crashed in node.atelets and (not node.atelet_ready or case.now - at < case.rules.atelet_unready_seconds):
@@ -128,7 +126,7 @@ def no_room(case: Case, node: Node, freed: Freed | None = None) -> str:
     All this needs to know every pick. On a node that another process may have sent pods to, everything that might be
     on its way there counts, until its atelet is there.
     """
-    demand, template, record = case.demand, case.template, node.record
+    demand, needed, record = case.demand, node.atelet, node.record
     if record is None:
         return UNKNOWN
     if demand.placeholder and node.name in case.held:
@@ -140,10 +138,10 @@ def no_room(case: Case, node: Node, freed: Freed | None = None) -> str:
     used, shape = node.used, demand.shape
     yielding = node.placeholders > 0 and node.atelet_bound and not demand.placeholder
     reading = current_reading(case, node)
-    if template.requests:
+    if needed.requests:
         counted, allocatable = dict(shape.counted), node.room
         others = dict(reading.used) if reading else {}
-        for name, amount in template.requests:
+        for name, amount in needed.requests:
             taken = used.get(name, 0) + others.get(name, 0) + counted.get(name, 0) - gone.get(name, 0)
             taken -= node.reserved.get(name, 0) if yielding else ended.get(name, 0)
             if taken + amount > allocatable.get(name, 0):
@@ -152,10 +150,10 @@ def no_room(case: Case, node: Node, freed: Freed | None = None) -> str:
     slots -= node.placeholders if yielding else ended.get(PODS, 0)
     if slots + 2 > record.slots:
         return NO_SLOT
-    if not node.atelet_bound and reading and not template.ports.isdisjoint(reading.ports):
+    if not node.atelet_bound and reading and not needed.ports.isdisjoint(reading.ports):
         return PORT_TAKEN
     if shape.requests is not shape.counted:
-        counted, allocatable, atelet = dict(shape.counted), node.room, dict(template.requests)
+        counted, allocatable, atelet = dict(shape.counted), node.room, dict(needed.requests)
         for name in (CPU, MEMORY):
             taken = used.get(name, 0) - node.reserved.get(name, 0) - ateoms.get(name, 0)
             if taken + atelet.get(name, 0) + counted.get(name, 0) > allocatable.get(name, 0):
@@ -182,7 +180,7 @@ def _room_for_all(case: Case, node: Node, freed: Freed | None, reading: Reading 
     ended, gone = (freed.placeholders, freed.others) if freed else (NONE, NONE)
     itself = 0 if case.ledger.is_adrift(case.demand.uid) else 1
     counted, others = dict(case.demand.shape.counted), dict(reading.used) if reading else {}
-    for name, amount in case.template.requests:
+    for name, amount in node.atelet.requests:
         taken = node.used.get(name, 0) + adrift.used.get(name, 0) + others.get(name, 0)
         taken -= gone.get(name, 0) + ended.get(name, 0)
         if taken + itself * counted.get(name, 0) + amount > node.room.get(name, 0):
@@ -200,7 +198,7 @@ def capacity(case: Case, node: Node) -> int:
     demand, record = case.demand, node.record
     if record is None:
         return 0
-    atelet = dict(case.template.requests)
+    atelet = dict(node.atelet.requests)
     allocatable = node.room
     most = record.slots - node.pods - 1
     for name, amount in demand.shape.counted:

@@ -15,12 +15,12 @@ from typing import Final
 
 from ateplace import errors, names
 from ateplace.cluster import claim_patch
-from ateplace.cluster.atelet_gate import Gate
+from ateplace.cluster.atelet_gate import Gate, gates
 from ateplace.cluster.records import FINISHED
 from ateplace.errors import AteplaceError
 from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Node, Pod, WorkerPool
-from ateplace.settings import Settings
+from ateplace.settings import Settings, Substrate
 
 Say = Callable[[str], None]
 
@@ -62,14 +62,12 @@ class Migration:
     def __init__(self, kube: Kube, settings: Settings, say: Say) -> None:
         self._kube = kube
         self._substrate = settings.substrate
-        self._gate = Gate(kube, settings.substrate)
         self._say = say
 
     async def run(self, *, dry_run: bool) -> None:
         """Raises AteplaceError, with the gate as open as it was, when something is not as it must be."""
-        if await self._gate.read() is None:
-            where = f"{self._substrate.atelet_namespace}/{self._substrate.atelet_daemonset}"
-            raise AteplaceError(f"there is no DaemonSet {where}: is Agent Substrate installed?")
+        if not await gates(self._kube, self._substrate):
+            raise AteplaceError(f"{no_atelet(self._substrate)}: is Agent Substrate installed?")
         seen = await self.look()
         lacking = seen.lacking()
         self._say(f"{seen.ateoms} ateoms on {len(seen.wanted)} of {len(seen.nodes)} nodes")
@@ -79,16 +77,18 @@ class Migration:
             await self._foretell(seen, lacking)
             return
         had = (await self._claim_all(seen)).atelets
-        closed = await self._gate.closed()
-        if not closed:
-            self._say("atelet's nodeSelector: adding our label")
+        turned: list[Gate] = []
         try:
-            await self._gate.set(closed=True)
+            for gate in await gates(self._kube, self._substrate):
+                if not await gate.closed():
+                    self._say(f"{gate.name}'s nodeSelector: adding our label")
+                    turned.append(gate)
+                await gate.set(closed=True)  # also where it is closed: an interrupted run may have left more to do
             await self._verify(had)
         except AteplaceError:
-            if not closed:
-                self._say("trouble: taking our label out of atelet's nodeSelector again")
-                await self._gate.set(closed=False)
+            for gate in turned:
+                self._say(f"trouble: taking our label out of {gate.name}'s nodeSelector again")
+                await gate.set(closed=False)
             raise
 
     async def look(self) -> Look:
@@ -126,8 +126,11 @@ class Migration:
     async def _foretell(self, seen: Look, lacking: dict[str, set[str]]) -> None:
         for name, pools in sorted(lacking.items()):
             self._say(f"would label {name} and claim it for {len(pools)} pools")
-        if not await self._gate.closed():
-            self._say(f"would add our label to atelet's nodeSelector; atelet would leave {len(seen.leaving())} nodes")
+        open_ = [gate.name for gate in await gates(self._kube, self._substrate) if not await gate.closed()]
+        for name in open_:
+            self._say(f"would add our label to {name}'s nodeSelector")
+        if open_:
+            self._say(f"atelet would leave {len(seen.leaving())} nodes")
 
     async def _claim_all(self, seen: Look) -> Look:
         """Until a fresh look finds nothing that is lacking; that look."""
@@ -169,6 +172,10 @@ class Migration:
             if loop.time() > end:
                 raise AteplaceError(f"atelet does not leave {len(left)} nodes: {', '.join(sorted(left)[:5])}")
             await asyncio.sleep(POLL)
+
+
+def no_atelet(substrate: Substrate) -> str:
+    return f"there is no DaemonSet with {substrate.atelet_selector} in {substrate.atelet_namespace}"
 
 
 def _live(pod: Pod) -> bool:

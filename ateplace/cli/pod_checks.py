@@ -123,13 +123,13 @@ def _bound(situation: Situation, pod: Pod, settings: Settings, *, placeholder: b
 
 
 def _atelet(atelets: list[AteletRecord], node: str, settings: Settings) -> Finding:
-    if any(one.ready for one in atelets):
+    if any(one.ready and not one.terminating for one in atelets):
         return ok(f"atelet is Ready on {node}")
     namespace = settings.substrate.atelet_namespace
-    look = f"kubectl describe daemonset -n {namespace} {settings.substrate.atelet_daemonset}"
+    look = f"kubectl get daemonsets -n {namespace}"
     if not atelets:
         return fail(f"there is no atelet on {node}: the ateom waits for it", f"ateplace doctor; {look}")
-    one = atelets[0]
+    one = min(atelets, key=lambda one: one.terminating)
     if one.trouble:
         return fail(f"atelet on {node} does not run: {one.trouble}", f"kubectl describe pod -n {namespace} {one.name}")
     return warn(f"atelet is starting on {node}", "wait; the ateom starts by itself when atelet answers")

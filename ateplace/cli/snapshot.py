@@ -123,8 +123,10 @@ def compose(
         _count(picture, pod, pool_label)
     for pod in atelets:
         atelet = records.atelet_record(pod)
-        if atelet and atelet.node in found:
-            found[atelet.node].atelet = _atelet(atelet)
+        row = found.get(atelet.node) if atelet else None
+        # During an upgrade one version's ends while the next one's waits for its host port: that one counts.
+        if atelet and row and row.atelet in {NOWHERE, "terminating"}:
+            row.atelet = _atelet(atelet)
     for node_name, counts in (in_flight or {}).items():
         for uid, count in counts.items():
             if node_name in found:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from ateplace import errors, names
-from ateplace.cluster.atelet_gate import Gate
+from ateplace.cluster.atelet_gate import gates
 from ateplace.cluster.claim_patch import MANAGER
 from ateplace.errors import AteplaceError
 from ateplace.kube import Kube, paths
@@ -36,7 +36,6 @@ class Removal:
         self._kube = kube
         self._settings = settings
         self._namespace = settings.cluster.namespace
-        self._gate = Gate(kube, settings.substrate)
         self._say = say
         self._dry_run = dry_run
 
@@ -44,9 +43,11 @@ class Removal:
         """Raises AteplaceError when one of us still runs, or when somebody keeps putting our keys back."""
         await self._delete("our webhook", [paths.MUTATING_WEBHOOKS.named(names.WEBHOOK_CONFIGURATION)])
         await self._stop_us()
-        self._did("give atelet all of its nodes back", int(await self._gate.closed()))
+        found = await gates(self._kube, self._settings.substrate)
+        self._did("give atelet all of its nodes back", sum([await gate.closed() for gate in found]))
         if not self._dry_run:
-            await self._gate.set(closed=False)  # also where it is open: an interrupted run may have left more than that
+            for gate in found:
+                await gate.set(closed=False)  # also where it is open: an interrupted run may have left more than that
         await self._pools()
         await self._placeholders()
         await self._nodes()

@@ -1,4 +1,4 @@
-"""The atelet DaemonSet's nodeSelector, put on or taken off without restarting a single atelet.
+"""Our label in the nodeSelector of atelet's DaemonSets, put on or taken off without restarting a single atelet.
 
 A DaemonSet's pods carry the hash of the template that they were made from, and any change of the template, even one
 that leaves a pod where it is, makes a rolling update replace it: for a moment its node would have no atelet. So:
@@ -17,10 +17,12 @@ import json
 import logging
 from typing import Any, Final
 
-from ateplace import errors, names
+from ateplace import errors, label_selectors, names
 from ateplace.cluster.claim_patch import MANAGER
+from ateplace.cluster.records import live_atelet_template
 from ateplace.errors import AteplaceError
 from ateplace.kube import Kube, paths
+from ateplace.kube.objects import DaemonSet
 from ateplace.settings import Substrate
 
 log = logging.getLogger(__name__)
@@ -35,15 +37,25 @@ TRIES: Final = 5
 """Of one write that others get in the way of."""
 
 
-class Gate:
-    """The gate of one installation."""
+async def gates(kube: Kube, substrate: Substrate) -> list["Gate"]:
+    """Of every atelet DaemonSet: those whose pods `substrate.atelet_selector` selects."""
+    selector, namespace = label_selectors.parse(substrate.atelet_selector), substrate.atelet_namespace
+    return [
+        Gate(kube, namespace, found.metadata.name)
+        async for found in kube.list(paths.DAEMON_SETS.within(namespace), DaemonSet)
+        if live_atelet_template(found, selector)
+    ]
 
-    def __init__(self, kube: Kube, substrate: Substrate) -> None:
+
+class Gate:
+    """The gate of one DaemonSet."""
+
+    def __init__(self, kube: Kube, namespace: str, name: str) -> None:
+        self.name = name
         self._kube = kube
-        self._namespace = substrate.atelet_namespace
-        self._pods = paths.PODS.within(self._namespace)
-        self._path = paths.DAEMON_SETS.named(substrate.atelet_daemonset, self._namespace)
-        self._selector = substrate.atelet_selector
+        self._namespace = namespace
+        self._pods = paths.PODS.within(namespace)
+        self._path = paths.DAEMON_SETS.named(name, namespace)
 
     async def read(self) -> Json | None:
         """The DaemonSet; None when there is none."""
@@ -63,7 +75,8 @@ class Gate:
         if found is None:
             return
         # Also where there is no strategy to go back to: whoever goes on from here may take labels off nodes.
-        await self._observed(found)
+        if await self._observed(found) is None:
+            return
         if before := _noted(found):
             await self._adopt(found, before["hash"])
             await self._restore(found, before["strategy"])
@@ -74,11 +87,11 @@ class Gate:
         tries = TRIES
         while True:
             found = await self.read()
-            if found is None or _gated(found) == closed:
-                return found
-            if not _noted(found):
+            if found is not None and _gated(found) != closed and not _noted(found):
                 # Until then the newest revision is of an older template, and pods that wait for an update have it.
                 found = await self._observed(found)
+            if found is None or _gated(found) == closed:
+                return found
             try:
                 return await self._turn(found, closed=closed)
             except errors.Conflict:
@@ -101,15 +114,14 @@ class Gate:
             meta["annotations"] = {STRATEGY_NOTE: json.dumps(note)}
         return await self._kube.patch(self._path, {"metadata": meta, "spec": spec}, Json, query=MANAGER)
 
-    async def _observed(self, written: Json) -> Json:
-        """Wait until the controller has seen it; the DaemonSet as it is then."""
+    async def _observed(self, written: Json) -> Json | None:
+        """Wait until the controller has seen it; the DaemonSet as it is then, None when it is gone."""
         loop = asyncio.get_running_loop()
         end = loop.time() + OBSERVE_SECONDS
         while loop.time() < end:
             found = await self.read()
-            if found is None:
-                raise AteplaceError("somebody has deleted the atelet DaemonSet")
-            if found.get("status", {}).get("observedGeneration", 0) >= written["metadata"]["generation"]:
+            seen = found.get("status", {}).get("observedGeneration", 0) if found else None
+            if seen is None or seen >= written["metadata"]["generation"]:
                 return found
             await asyncio.sleep(POLL)
         raise AteplaceError("the DaemonSet controller does not react: is kube-controller-manager running?")

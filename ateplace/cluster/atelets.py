@@ -1,16 +1,24 @@
-"""Where the atelet DaemonSet can run: what its controller and the scheduler will say, decided beforehand (pure).
+"""Where atelet can run, and what it takes there: what controller and scheduler will say, decided beforehand (pure).
 
 An ateom on a node where atelet never comes waits for ever, so such nodes are refused to ateoms. The rules are the
 DaemonSet controller's: nodeSelector (our own label aside, which a claim puts there), required node affinity, taints.
+
+Agent Substrate has one atelet DaemonSet for each version of itself, so two or more during an upgrade. They take the
+same host port, so a node has one of them at a time. A node will do if any of them fits it; the room kept back is the
+largest of those that fit; only the pod of one that fits makes a node warm.
 
 Source: pkg/controller/daemon/daemon_controller.go (NodeShouldRunDaemonPod) and util.AddOrUpdateDaemonPodTolerations,
 v1.36; k8s.io/component-helpers/scheduling/corev1/nodeaffinity.
 """
 
 import functools
+from collections.abc import Iterable, Iterator
 from typing import Final
 
+from msgspec import Struct
+
 from ateplace.cluster.records import AteletTemplate, NodeRecord
+from ateplace.cluster.resources import Amounts
 from ateplace.kube.objects import NodeSelectorTerm, Requirement, Toleration
 
 GIVEN: Final = frozenset(
@@ -29,8 +37,85 @@ SELECTOR: Final = "atelet's nodeSelector does not match"
 AFFINITY: Final = "atelet's node affinity does not match"
 
 
+class AteletNeed(Struct, frozen=True, gc=False):
+    """What atelet takes on one node."""
+
+    barred: str = ""
+    """Why it can never run there; empty when it can."""
+    requests: Amounts = ()
+    ports: frozenset[tuple[str, int]] = frozenset()
+    daemonsets: frozenset[str] = frozenset()
+    """UIDs of the DaemonSets that have a pod there, or would have one if the node were claimed."""
+
+
+class Templates:
+    """The atelet DaemonSets of a cluster, by UID."""
+
+    def __init__(self, templates: Iterable[AteletTemplate] = ()) -> None:
+        self._templates = {template.uid: template for template in templates}
+        self._needs: dict[tuple[str, ...], AteletNeed] = {}
+        """By the UIDs of the DaemonSets that fit: thousands of nodes share a few."""
+
+    def __iter__(self) -> Iterator[AteletTemplate]:
+        return iter(self._templates.values())
+
+    def __len__(self) -> int:
+        return len(self._templates)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._templates
+
+    def put(self, template: AteletTemplate) -> bool:
+        """Whether that is news: a DaemonSet's status changes with each of its pods."""
+        if self._templates.get(template.uid) == template:
+            return False
+        self._templates[template.uid] = template
+        self._needs.clear()
+        return True
+
+    def drop(self, uid: str) -> bool:
+        """Whether it was there."""
+        self._needs.clear()
+        return self._templates.pop(uid, None) is not None
+
+    def need(self, node: NodeRecord) -> AteletNeed:
+        """What atelet takes on this node. Of the reasons why none fits, the one that a DaemonSet got furthest with."""
+        fitting: list[AteletTemplate] = []
+        reasons: list[str] = []
+        for template in self._templates.values():
+            reason = cannot_run(template, node)
+            if reason:
+                reasons.append(reason)
+            else:
+                fitting.append(template)
+        if not fitting:
+            return AteletNeed(barred=min(reasons, key=_progress)) if reasons else AteletNeed()
+        key = tuple(template.uid for template in fitting)
+        found = self._needs.get(key)
+        if found is None:
+            found = self._needs[key] = _largest(fitting)
+        return found
+
+
+def _largest(templates: list[AteletTemplate]) -> AteletNeed:
+    most: dict[str, int] = {}
+    for template in templates:
+        for name, amount in template.requests:
+            most[name] = max(amount, most.get(name, 0))
+    return AteletNeed(
+        requests=tuple(sorted(most.items())),
+        ports=frozenset[tuple[str, int]]().union(*(template.ports for template in templates)),
+        daemonsets=frozenset(template.uid for template in templates),
+    )
+
+
+def _progress(reason: str) -> int:
+    """Taints are looked at last: a DaemonSet that only lacks a toleration is the one that is meant for the node."""
+    return {SELECTOR: 2, AFFINITY: 1}.get(reason, 0)
+
+
 def cannot_run(template: AteletTemplate, node: NodeRecord) -> str:
-    """Why atelet can never run on the node; empty when it can."""
+    """Why this DaemonSet can never run atelet on the node; empty when it can."""
     labels = node.labels
     for key, value in template.selector:
         if labels.get(key) != value:

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from ateplace import names
+from ateplace import label_selectors, names
 from ateplace.cluster import records
-from ateplace.cluster.atelets import cannot_run
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import AteletRecord, AteletTemplate, NodeRecord, PodRecord, PoolRecord
 from ateplace.kube import Kube, paths
@@ -21,7 +20,7 @@ from ateplace.kube.watch import Watch
 from ateplace.process.runtime import Runtime
 from ateplace.settings import Settings
 
-R = TypeVar("R", PodRecord, AteletRecord, PoolRecord)
+R = TypeVar("R", PodRecord, AteletRecord, AteletTemplate, PoolRecord)
 PodListener = Callable[[PodRecord | None, PodRecord | None], None]
 
 
@@ -30,8 +29,6 @@ class View:
 
     def __init__(self, kube: Kube, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self.ledger = Ledger()
-        self.template: AteletTemplate | None = None
-        """The atelet DaemonSet; None while there is none."""
         self._clock = clock
         self._on_pod: list[PodListener] = []
         self._stale_after = settings.cluster.stale_after
@@ -71,18 +68,17 @@ class View:
             label_selector=substrate.atelet_selector,
             name="atelets",
         )
-        self.daemonset = Watch(
+        self.daemonsets = Watch(
             kube,
             paths.DAEMON_SETS.within(namespace),
             DaemonSet,
-            records.atelet_template,
-            self._daemonset,
-            field_selector=f"metadata.name={substrate.atelet_daemonset}",
-            name="atelet-daemonset",
+            partial(records.live_atelet_template, selector=label_selectors.parse(substrate.atelet_selector)),
+            partial(self._object, ledger.daemonset_seen, ledger.daemonset_gone),
+            name="atelet-daemonsets",
         )
         self.watches: tuple[Watch[Any, Any], ...] = (
             self.pools,
-            self.daemonset,
+            self.daemonsets,
             self.nodes,
             self.atelets,
             self.ateoms,
@@ -155,13 +151,3 @@ class View:
             self.ledger.node_gone(name, self._clock())
         else:
             self.ledger.node_seen(new, self._clock())
-            self._bar(new)
-
-    def _daemonset(self, _: str, __: AteletTemplate | None, new: AteletTemplate | None) -> None:
-        self.template = new
-        for node in self.ledger.nodes.values():
-            if node.record:
-                self._bar(node.record)
-
-    def _bar(self, record: NodeRecord) -> None:
-        self.ledger.nodes[record.name].barred = cannot_run(self.template, record) if self.template else ""

@@ -13,15 +13,18 @@ This module takes what the watches show, and tells those that keep one thing eac
 - `ateplace.cluster.picks`: picks in flight, and unbound pods that have none.
 
 Every verb is O(1) in the number of nodes, pods and pools, except those about a whole node or pool (node_gone,
-pool_seen, pool_gone), which are linear in what that node or pool has. Entries go when nothing speaks for them.
+pool_seen, pool_gone), which are linear in what that node or pool has, and those about an atelet DaemonSet whose
+template has changed, which look at every node. Entries go when nothing speaks for them.
 """
 
 from math import inf
 
+from ateplace.cluster.atelets import AteletNeed, Templates
 from ateplace.cluster.claims import Tenancy, cool
 from ateplace.cluster.ownership import Membership, Move
 from ateplace.cluster.picks import EXPIRY, UNSEEN, Picks
-from ateplace.cluster.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
+from ateplace.cluster.records import AteletRecord, AteletTemplate, NodeRecord, PodRecord, PoolRecord
+from ateplace.cluster.state import Node
 from ateplace.cluster.tables import READ, Book
 
 __all__ = ["EXPIRY", "READ", "UNSEEN", "Ledger"]
@@ -68,6 +71,8 @@ class Ledger:
         self.in_flight = picks.in_flight
         self.waits = picks.waits
 
+        self.templates = Templates()
+        """The atelet DaemonSets."""
         self._atelets: dict[str, str] = {}
         """The node of each atelet pod, by the pod's UID."""
 
@@ -81,8 +86,11 @@ class Ledger:
     def node_seen(self, record: NodeRecord, now: float) -> None:
         self.expire(now)
         node = self._book.node(record.name)
-        if node.record is None or not _same_node(node.record, record):
+        before = node.record
+        if before is None or not _same_node(before, record):
             self._book.generation += 1
+        if before is None or before.labels != record.labels or before.taints != record.taints:
+            self._need_atelet(node, record, now)
         if node.record is None:
             self._picks.forgive(inf)  # it may be what they waited for
         self._tenancy.node_seen(node, record, now)
@@ -94,7 +102,8 @@ class Ledger:
         if node:
             self._book.generation += 1
             self._tenancy.disown(node, now)
-            node.record = None
+            node.record, node.atelet = None, AteletNeed()
+            node.review_atelets(now)
             node.weigh()
             self._book.drop_node(node)
             self._book.tell_node(name)
@@ -218,6 +227,30 @@ class Ledger:
             self._join(pod, after)
 
     # Atelets.
+
+    def daemonset_seen(self, template: AteletTemplate, now: float) -> None:
+        if self.templates.put(template):
+            self._need_atelets(now)
+
+    def daemonset_gone(self, uid: str, now: float) -> None:
+        if self.templates.drop(uid):
+            self._need_atelets(now)
+
+    def _need_atelets(self, now: float) -> None:
+        self._book.generation += 1
+        for name, node in self.nodes.items():
+            if node.record and self._need_atelet(node, node.record, now):
+                self._book.tell_node(name)
+
+    def _need_atelet(self, node: Node, record: NodeRecord, now: float) -> bool:
+        before, node.atelet = node.atelet, self.templates.need(record)
+        if node.atelet.daemonsets != before.daemonsets:
+            node.review_atelets(now)
+        return node.atelet != before
+
+    def is_atelet(self, pod_uid: str) -> bool:
+        """Whether the watch of atelet's pods has shown it."""
+        return pod_uid in self._atelets
 
     def atelet_seen(self, record: AteletRecord, now: float) -> None:
         self._book.generation += 1

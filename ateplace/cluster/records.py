@@ -23,6 +23,7 @@ from ateplace.cluster.resources import (
     shape,
 )
 from ateplace.kube.objects import DaemonSet, Node, NodeSelectorTerm, Pod, PodStatus, Taint, Toleration, WorkerPool
+from ateplace.label_selectors import LabelSelector
 
 FINISHED = frozenset({"Succeeded", "Failed"})
 
@@ -71,6 +72,8 @@ class NodeRecord(Struct, frozen=True, gc=False):
 class AteletRecord(Struct, frozen=True, gc=False):
     uid: str
     name: str
+    daemonset: str
+    """The UID of its DaemonSet."""
     node: str
     """Where it is, or, while it is unbound, where its DaemonSet wants it."""
     bound: bool
@@ -96,9 +99,10 @@ class PoolRecord(Struct, frozen=True, gc=False):
 
 
 class AteletTemplate(Struct, frozen=True, gc=False):
-    """What decides where the atelet DaemonSet can run, and the room it needs there."""
+    """What decides where one atelet DaemonSet can run, and the room it needs there."""
 
     uid: str
+    name: str
     selector: tuple[tuple[str, str], ...]
     """nodeSelector without our own label."""
     gated: bool
@@ -194,6 +198,7 @@ def atelet_record(pod: Pod) -> AteletRecord | None:
     return AteletRecord(
         uid=pod.metadata.uid,
         name=pod.metadata.name,
+        daemonset=next((intern(one.uid) for one in pod.metadata.owner_references or () if one.kind == "DaemonSet"), ""),
         node=intern(node),
         bound=bool(pod.spec.node_name),
         ready="Ready" in conditions and conditions["Ready"].status == "True",
@@ -228,6 +233,17 @@ def pool_record(pool: WorkerPool) -> PoolRecord:
     )
 
 
+def live_atelet_template(daemonset: DaemonSet, selector: LabelSelector) -> AteletTemplate | None:
+    """None for a DaemonSet of other pods, and for one that is being deleted: its controller makes no more pods for it.
+
+    Its own labels do not matter: Agent Substrate has not always given it those of its pods.
+    """
+    meta = daemonset.spec.template.metadata
+    if daemonset.metadata.deletion_timestamp is not None or not selector.matches(meta.labels if meta else None):
+        return None
+    return atelet_template(daemonset)
+
+
 def atelet_template(daemonset: DaemonSet) -> AteletTemplate:
     spec = daemonset.spec.template.spec
     default_requests(spec)
@@ -236,6 +252,7 @@ def atelet_template(daemonset: DaemonSet) -> AteletTemplate:
     selector = spec.node_selector or {}
     return AteletTemplate(
         uid=daemonset.metadata.uid,
+        name=daemonset.metadata.name,
         selector=tuple(sorted((key, value) for key, value in selector.items() if key != names.NODE_LABEL)),
         gated=names.NODE_LABEL in selector,
         terms=tuple(required.node_selector_terms or ()) if required else None,

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from ateplace.cluster.atelets import AteletNeed
 from ateplace.cluster.records import AteletRecord, NodeRecord, PoolRecord
 from ateplace.cluster.resources import Amounts, Shape
 
@@ -66,8 +67,8 @@ class Node(Struct, gc=False):
 
     name: str
     record: NodeRecord | None = None
-    barred: str = ""
-    """Why atelet can never run here; empty when it can. Kept by `ateplace.cluster.feed`."""
+    atelet: AteletNeed = AteletNeed()
+    """What atelet takes here, or why it can never run."""
     tenants: dict[str, Tenant] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
     """What ateoms, placeholders and picks count for here."""
@@ -82,7 +83,9 @@ class Node(Struct, gc=False):
     fullness: float = 0.0
     """The largest share of any allocatable resource, or of the pod slots, that `used` and `pods` are."""
     atelets: dict[str, AteletRecord] = field(default_factory=dict)
+    """Atelet's pods by UID, those that are on their way out too."""
     atelet_ready: bool = False
+    """Whether the pod of a DaemonSet that fits this node now is Ready here; `atelet_bound` is about the same pods."""
     atelet_bound: bool = False
     unready_since: float = inf
     """Since when a claimed node that has had an atelet pod has none that is Ready; inf otherwise. A pod that failed and
@@ -130,9 +133,14 @@ class Node(Struct, gc=False):
                 share = taken / amount
         self.fullness = share
 
+    def current_atelets(self) -> list[AteletRecord]:
+        """Atelet's pods here, without those of DaemonSets that fit this node no longer: these end soon."""
+        wanted = self.atelet.daemonsets
+        return [atelet for atelet in self.atelets.values() if atelet.daemonset in wanted]
+
     def review_atelets(self, now: float) -> None:
-        """Bring up to date what follows from `atelets`."""
-        there = self.atelets.values()
+        """Bring up to date what follows from `atelets` and `atelet`."""
+        there = self.current_atelets()
         self.atelet_ready = any(atelet.ready and not atelet.terminating for atelet in there)
         self.atelet_bound = any(atelet.bound for atelet in there)
         for atelet in there:

@@ -202,7 +202,7 @@ class Verbs:
         """Errors are swallowed by the scheduler, so when in doubt all are equal."""
         sent = args.names.all() if args.names else []
         record = pod_record(args.pod, self._pool_label) if args.pod else None
-        if args.pod is None or record is None or self._view.reason() or self._view.template is None:
+        if args.pod is None or record is None or self._view.reason() or not self._view.ledger.templates:
             metrics.CALLS.labels("prioritize", "passed").inc()
             return [HostPriority(name, 0) for name in sent]
         metrics.CALLS.labels("prioritize", "answered").inc()

@@ -1,8 +1,8 @@
 """Refusals that are given again without deciding again.
 
 Every event of any pod or node makes the scheduler try all refused pods: dozens of calls that differ in nothing but the
-pod's name, each about all nodes. A refusal follows from what the pod wants, from the ledger and the atelet template,
-and from the time; so as long as those are the same, and for a moment only, whoever wants the same gets the same.
+pod's name, each about all nodes. A refusal follows from what the pod wants, from the ledger and from the time; so as
+long as those are the same, and for a moment only, whoever wants the same gets the same.
 """
 
 from collections import Counter
@@ -10,7 +10,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from ateplace.cluster.records import AteletTemplate
 from ateplace.cluster.resources import Shape
 from extender import decision_log
 from extender.filter.placeholders import Names
@@ -31,7 +30,6 @@ class Refusal(Struct, frozen=True, gc=False):
 class Given(Struct, frozen=True, gc=False):
     refusal: Refusal
     generation: int
-    template: AteletTemplate
     at: float
 
 
@@ -46,7 +44,7 @@ class Refusals:
     def again(self, case: Case, sent: Names) -> Refusal | None:
         """What a pod like this one was told a moment ago about these very nodes."""
         given = self._given.get(_key(case)) if self._given else None
-        if given is None or given.generation != case.ledger.generation or given.template is not case.template:
+        if given is None or given.generation != case.ledger.generation:
             return None
         reasons = given.refusal.reasons
         # The scheduler sends the same nodes in another order each time.
@@ -56,7 +54,7 @@ class Refusals:
     def give(self, case: Case, what: Refusal) -> None:
         if len(self._given) >= MOST:
             self._given.clear()
-        self._given[_key(case)] = Given(what, case.ledger.generation, case.template, case.now)
+        self._given[_key(case)] = Given(what, case.ledger.generation, case.now)
 
 
 def _key(case: Case) -> tuple[str, Shape, bool]:

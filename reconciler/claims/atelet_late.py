@@ -98,9 +98,9 @@ class Late:
 
 def why(node: Node) -> str:
     """What is known of the atelet that is not there."""
-    if node.barred:
-        return node.barred
-    for atelet in node.atelets.values():
+    if node.atelet.barred:
+        return node.atelet.barred
+    for atelet in node.current_atelets():
         return f"its pod {atelet.name} is {atelet.trouble or ('not ready' if atelet.bound else 'not scheduled')}"
     return "the DaemonSet has made no pod for this node"
 

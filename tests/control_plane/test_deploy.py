@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from local import ControlPlane, substrate
+from local import ControlPlane
 from local.substrate import MANIFESTS
 from tests import third_party
 from tests.deploying import BASE, COMPONENTS, NAMESPACE, OVERLAYS, SECOND_SCHEDULER, assert_no_difference, compose
@@ -56,7 +56,10 @@ def test_the_plain_overprovisioner_is_applied_by_itself(cluster: ControlPlane) -
     assert_no_difference(cluster, directory)
 
 
-@pytest.mark.parametrize("name", sorted(set(COMPONENTS) - {"atelet-gate", "overprovisioner-only", "cert-manager"}))
+NOT_ON_TOP = {"atelet-gate", "atelet-priority", "overprovisioner-only", "cert-manager"}
+
+
+@pytest.mark.parametrize("name", sorted(set(COMPONENTS) - NOT_ON_TOP))
 def test_a_component_is_accepted_on_top_of_the_default_installation(
     cluster: ControlPlane, name: str, tmp_path: Path
 ) -> None:
@@ -75,23 +78,13 @@ def gate(cluster: ControlPlane) -> tuple[object, object]:
 GATED = ({"ate.dev/atelet": "true"}, "system-node-critical")
 
 
-def test_atelet_is_gated_by_a_patch_of_what_is_installed(cluster: ControlPlane) -> None:
-    substrate.install(cluster, gated=False, controller=False)
-    assert gate(cluster) == (None, None)
-    directory = COMPONENTS["atelet-gate"]
-    cluster.apply(directory / "quota.yaml")
-    patch = ("patch", "daemonset", "atelet", "-n", "ate-system", "--patch-file", str(directory / "gate.yaml"))
-    cluster.kubectl(*patch)
-    assert gate(cluster) == GATED
-    assert "no change" in cluster.kubectl(*patch)
-
-
-def test_atelet_is_gated_by_the_component_in_the_kustomization_that_installs_it(
+def test_atelet_is_gated_by_the_components_in_the_kustomization_that_installs_it(
     cluster: ControlPlane, tmp_path: Path
 ) -> None:
-    cluster.kubectl("delete", "daemonset", "atelet", "-n", "ate-system", "--wait=true")
     (tmp_path / "atelet.yaml").write_text((MANIFESTS / "atelet.yaml").read_text())
-    composed = compose(tmp_path, tmp_path / "atelet.yaml", components=(COMPONENTS["atelet-gate"],))
+    composed = compose(
+        tmp_path, tmp_path / "atelet.yaml", components=(COMPONENTS["atelet-gate"], COMPONENTS["atelet-priority"])
+    )
     apply(cluster, composed)
     assert gate(cluster) == GATED
 

@@ -221,14 +221,6 @@ def test_rbac_a_role_that_lacks_its_rights(running: Running) -> None:
     running.plane.wait(lambda: not running.trouble("rbac"), why="the rights to be back")
 
 
-def test_rbac_an_atelet_of_another_name_that_nobody_was_given_the_right_to_watch(running: Running) -> None:
-    done = running.cli("doctor", "--check=rbac", "--output=json", "--set=substrate.atelet_daemonset=atelet-v2")
-    assert [row["says"] for row in json.loads(done.stdout) if row["level"] == "fail"] == [
-        f"the ServiceAccount ateplace-{role} may not: list daemonsets.apps atelet-v2, watch daemonsets.apps atelet-v2"
-        for role in ("extender", "reconciler")
-    ]
-
-
 def test_priority_classes_one_on_the_wrong_side_of_the_cutoff(running: Running) -> None:
     path = f"{CLASSES}/{names.PLACEHOLDER_PRIORITY_CLASS}"
     good = running.plane.api.get(path)

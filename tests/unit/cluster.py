@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import AteletRecord, AteletTemplate, NodeRecord, PodRecord, PoolRecord
 from ateplace.cluster.resources import Amounts, Shape
+from ateplace.kube.objects import Toleration
 from extender.demand import Demand
 from extender.fit import Case, Rules
 
@@ -14,16 +15,25 @@ SMALL = Shape(CORE, CORE)
 NOTHING = Shape((), (("cpu", 100), ("memory", 200 * MIB)))
 
 
-def template(cpu: int = 0, memory: int = 0) -> AteletTemplate:
+def template(
+    cpu: int = 0,
+    memory: int = 0,
+    *,
+    uid: str = "ds",
+    selector: tuple[tuple[str, str], ...] = (),
+    tolerations: tuple[Toleration, ...] = (),
+    ports: Iterable[int] = (8085,),
+) -> AteletTemplate:
     amounts: Amounts = tuple((name, amount) for name, amount in (("cpu", cpu), ("memory", memory)) if amount)
     return AteletTemplate(
-        uid="ds",
-        selector=(),
+        uid=uid,
+        name=uid,
+        selector=selector,
         gated=True,
         terms=None,
-        tolerations=(),
+        tolerations=tolerations,
         requests=amounts,
-        ports=frozenset({("TCP", 8085)}),
+        ports=frozenset(("TCP", port) for port in ports),
     )
 
 
@@ -86,10 +96,13 @@ def pool(uid: str = "A", *, warm: bool = True, replicas: int = 0) -> PoolRecord:
     )
 
 
-def atelet(on: str, *, ready: bool = True, bound: bool = True, trouble: str = "") -> AteletRecord:
+def atelet(
+    on: str, *, ready: bool = True, bound: bool = True, trouble: str = "", daemonset: str = "ds", uid: str = ""
+) -> AteletRecord:
     return AteletRecord(
-        uid=f"atelet-{on}",
-        name=f"atelet-{on}",
+        uid=uid or f"atelet-{on}",
+        name=uid or f"atelet-{on}",
+        daemonset=daemonset,
         node=on,
         bound=bound,
         ready=ready,
@@ -99,8 +112,9 @@ def atelet(on: str, *, ready: bool = True, bound: bool = True, trouble: str = ""
 
 
 def ledger(*records: NodeRecord | PodRecord | PoolRecord | AteletRecord, now: float = 0.0) -> Ledger:
-    """A ledger in which all of these were seen."""
+    """A ledger in which all of these were seen, and a DaemonSet of atelet that fits every node."""
     made = Ledger()
+    made.daemonset_seen(EMPTY_TEMPLATE, now)
     for record in records:
         match record:
             case NodeRecord():
@@ -132,4 +146,5 @@ def case(
     now: float = 0.0,
 ) -> Case:
     wanted = Demand(uid=uid, pool=pool_uid, shape=shape, placeholder=placeholder, choosy=choosy)
-    return Case(wanted, known, atelet_template, rules or Rules(), now)
+    known.daemonset_seen(atelet_template, now)
+    return Case(wanted, known, rules or Rules(), now)

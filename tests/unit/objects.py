@@ -83,9 +83,9 @@ def atelet(on: str, *, ready: bool = True, bound: bool = True, trouble: str = ""
     )
 
 
-def daemonset(*, gated: bool = True, desired: int = 0, **spec: Any) -> DaemonSet:
+def daemonset(*, name: str = "atelet", gated: bool = True, desired: int = 0, **spec: Any) -> DaemonSet:
     selector = {names.NODE_LABEL: "true"} if gated else {}
     template = {"spec": {"nodeSelector": selector, "priorityClassName": "system-node-critical", **spec}}
-    meta = {"name": "atelet", "namespace": "ate-system", "uid": "ds"}
+    meta = {"name": name, "namespace": "ate-system", "uid": f"{name}-uid"}
     status = {"desiredNumberScheduled": desired}
     return msgspec.convert({"metadata": meta, "spec": {"template": template}, "status": status}, DaemonSet)

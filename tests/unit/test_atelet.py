@@ -1,12 +1,21 @@
-"""Where the atelet DaemonSet can run."""
+"""Where atelet can run, and what it takes there."""
 
 import msgspec
 import pytest
 
-from ateplace.cluster.atelets import AFFINITY, SELECTOR, cannot_run
-from ateplace.cluster.records import atelet_record, atelet_template, node_record
-from ateplace.kube.objects import DaemonSet, Node, Pod
-from tests.unit.cluster import node
+from ateplace.cluster.atelets import AFFINITY, SELECTOR, Templates, cannot_run
+from ateplace.cluster.records import (
+    NodeRecord,
+    atelet_record,
+    atelet_template,
+    live_atelet_template,
+    node_record,
+)
+from ateplace.cluster.state import Warmth
+from ateplace.kube.objects import DaemonSet, Metadata, Node, Pod, Toleration
+from ateplace.label_selectors import parse
+from extender.fit import NO_ROOM, no_room
+from tests.unit.cluster import atelet, case, ledger, node, template
 
 
 def required(*terms: dict[str, object]) -> dict[str, object]:
@@ -123,3 +132,79 @@ def test_a_node_is_remembered_by_what_is_used_of_it() -> None:
     assert record.taints == (("l", "", "NoExecute"),)
     assert record.allocatable == (("cpu", 7910), ("memory", 1024**3)) and record.slots == 110
     assert record.annotation_bytes == len("ate.dev/claim.A") + len("other") + 2
+
+
+V1 = (("ate.dev/substrate-version", "v1"),)
+V2 = (("ate.dev/substrate-version", "v2"),)
+EVERYTHING = (Toleration(operator="Exists"),)
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        pytest.param(node(labels=dict(V1)), ("", {"cpu": 50}, {8085, 9090}, {"old"}), id="the old version's"),
+        pytest.param(node(labels=dict(V2)), ("", {"cpu": 100, "memory": 9}, {8085}, {"new"}), id="the new version's"),
+        pytest.param(node(), (SELECTOR, {}, set(), set()), id="no version's"),
+        pytest.param(
+            node(labels=dict(V1), taints=(MICROVM,)),
+            (NOT_TOLERATED, {}, set(), set()),
+            id="the taint says more",
+        ),
+        pytest.param(
+            node(labels=dict(V2), taints=(MICROVM,)),
+            ("", {"cpu": 100, "memory": 9}, {8085}, {"new"}),
+            id="tolerated",
+        ),
+    ],
+)
+def test_a_node_has_the_atelet_of_the_daemonset_that_fits_it(there: NodeRecord, expected: tuple[object, ...]) -> None:
+    old = template(cpu=50, uid="old", selector=V1, ports=(8085, 9090))
+    new = template(cpu=100, memory=9, uid="new", selector=V2, tolerations=EVERYTHING)
+    need = Templates([old, new]).need(there)
+    assert (need.barred, dict(need.requests), {port for _, port in need.ports}, need.daemonsets) == expected
+
+
+def test_where_several_daemonsets_fit_the_room_kept_back_is_the_largest_of_each_resource() -> None:
+    """One atelet at a time has the host port, and which one it is cannot be known."""
+    need = Templates([template(cpu=50, memory=9, uid="old"), template(cpu=100, uid="new", ports=(8086,))]).need(node())
+    assert dict(need.requests) == {"cpu": 100, "memory": 9}
+    assert need.ports == {("TCP", 8085), ("TCP", 8086)}
+
+
+def test_a_node_is_warm_by_the_atelet_of_a_daemonset_that_fits_it_now() -> None:
+    known = ledger(node("n1", "A", labels=dict(V1)), atelet("n1", daemonset="old"))
+    known.daemonset_gone("ds", 0.0)
+    known.daemonset_seen(template(uid="old", selector=V1), 0.0)
+    known.daemonset_seen(template(uid="new", selector=V2), 0.0)
+    there = known.nodes["n1"]
+    assert there.warmth() is Warmth.READY
+    known.node_seen(node("n1", "A", version=2, labels=dict(V2)), 1.0)
+    assert there.warmth() is Warmth.CLAIMED and not there.atelet_bound, "the old one ends soon"
+    known.atelet_seen(atelet("n1", daemonset="new", uid="second", ready=False, bound=False), 2.0)
+    assert there.unready_since == 2.0
+    known.atelet_gone("atelet-n1", 3.0)
+    known.atelet_seen(atelet("n1", daemonset="new", uid="second"), 4.0)
+    assert there.warmth() is Warmth.READY
+    known.daemonset_gone("new", 5.0)
+    assert there.warmth() is Warmth.CLAIMED, "its DaemonSet is gone, and it will be"
+
+
+def test_a_daemonset_whose_template_changes_changes_what_is_refused() -> None:
+    known = ledger(node("n1", cpu=1500))
+    wanted = case(known, atelet_template=template(cpu=500))
+    assert no_room(wanted, known.nodes["n1"]) == ""
+    before = known.generation
+    known.daemonset_seen(template(cpu=500), 1.0)
+    assert known.generation == before, "its status alone has changed"
+    known.daemonset_seen(template(cpu=501), 2.0)
+    assert known.generation > before, "or an old refusal would be given again"
+    assert no_room(wanted, known.nodes["n1"]) == NO_ROOM
+
+
+def test_a_daemonset_that_is_being_deleted_makes_no_pods() -> None:
+    there = daemonset()
+    there.spec.template.metadata = Metadata(labels={"app": "atelet", "ate.dev/substrate-version": "v2"})
+    assert live_atelet_template(there, parse("app=atelet")) == atelet_template(there)
+    assert live_atelet_template(there, parse("app=other")) is None
+    there.metadata.deletion_timestamp = "2026-11-18T00:00:00Z"
+    assert live_atelet_template(there, parse("app=atelet")) is None

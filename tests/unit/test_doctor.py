@@ -14,8 +14,9 @@ from ateplace.cli.doctor.command import checks
 from ateplace.cli.doctor.look import Look
 from ateplace.cli.doctor.priorities import PriorityClass
 from ateplace.cli.findings import APPLY, Finding, some
+from ateplace.cluster.atelets import Templates
 from ateplace.cluster.records import atelet_record, atelet_template, node_record, pod_record, pool_record
-from ateplace.kube.objects import Deployment, Node, Pod
+from ateplace.kube.objects import DaemonSet, Deployment, Node, Pod
 from ateplace.settings import Loaded, Settings, load
 from certs import authority
 from certs.pem import load_certificates
@@ -135,28 +136,68 @@ GATES = {
         daemonset(priorityClassName=""),
         0,
         0,
-        [("warn", "atelet is not system-node-critical"), ("ok", "atelet is gated")],
+        [("warn", "atelet has no priority class"), ("ok", "atelet is gated")],
     ),
 }
+
+
+PRIORITIES = {"system-node-critical": 2_000_001_000, "ate-node-critical": 1_000_000_000, "low": 5}
+
+
+def judge_gates(*found: DaemonSet, labelled: int = 0, ateoms: int = 0) -> list[Finding]:
+    return atelet_checks.judge_gates(found, labelled, ateoms, PRIORITIES, "ate-system")
 
 
 @pytest.mark.parametrize("name", GATES)
 def test_the_gate(name: str) -> None:
     found, labelled, ateoms, expected = GATES[name]
-    begins(atelet_checks.judge_gate(found, labelled, ateoms, LOOK.atelet), *expected)
+    begins(judge_gates(found, labelled=labelled, ateoms=ateoms), *expected)
 
 
 def test_an_open_gate_is_closed_by_the_command_that_restarts_no_atelet() -> None:
-    found = atelet_checks.judge_gate(daemonset(gated=False, desired=9), 0, 5, LOOK.atelet)
+    found = judge_gates(daemonset(gated=False, desired=9), ateoms=5)
     assert [one.fix for one in found] == ["ateplace migrate (a patch of the nodeSelector would restart every atelet)"]
+
+
+def test_every_daemonset_of_atelet_must_be_gated() -> None:
+    old, new = daemonset(desired=3), daemonset(name="atelet-v2", gated=False, desired=0)
+    new_says = "atelet-v2 is not gated by ate.dev/atelet, as others are; it has no pods yet"
+    begins(judge_gates(old, new, labelled=3, ateoms=5), ("fail", new_says))
+    running = daemonset(name="atelet-v2", gated=False, desired=4)
+    begins(
+        judge_gates(old, running, labelled=3), ("fail", "atelet-v2 is not gated by ate.dev/atelet: it runs on 4 nodes")
+    )
+    third = daemonset(name="atelet-v3", desired=1)
+    begins(
+        judge_gates(old, third, labelled=4), ("ok", "atelet and atelet-v3 are gated by ate.dev/atelet and wanted on 4")
+    )
+    begins(
+        judge_gates(old, third, labelled=5), ("warn", "5 nodes carry ate.dev/atelet, but atelet and atelet-v3 are wan")
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("ate-node-critical", []),
+        ("low", [("warn", "atelet's priority class low is 5")]),
+        ("lost", [("warn", "atelet's priority class lost does not exist")]),
+    ],
+)
+def test_any_high_priority_class_is_right_and_none_that_is_set_is_to_be_overwritten(
+    given: str, expected: list[tuple[str, str]]
+) -> None:
+    found = judge_gates(daemonset(priorityClassName=given))
+    begins(found, *expected, ("ok", "atelet is gated"))
+    assert not any("kubectl patch" in one.fix for one in found)
 
 
 def test_who_makes_atelet_critical_is_told_of_the_quota_that_some_clusters_want_first() -> None:
     """Without it they would refuse every new atelet."""
-    fix = atelet_checks.judge_gate(daemonset(priorityClassName=""), 0, 0, LOOK.atelet)[0].fix
+    fix = judge_gates(daemonset(priorityClassName=""))[0].fix
     assert "kubectl patch daemonset/atelet -n ate-system -p " in fix
-    assert "kubectl apply -f deploy/components/atelet-gate/quota.yaml" in fix
-    assert (DEPLOY / "components" / "atelet-gate" / "quota.yaml").exists()
+    assert "kubectl apply -f deploy/components/atelet-priority/quota.yaml" in fix
+    assert (DEPLOY / "components" / "atelet-priority" / "quota.yaml").exists()
 
 
 def test_an_atelet_that_has_never_run_has_no_earlier_log_to_look_at() -> None:
@@ -198,14 +239,14 @@ def test_nodes_that_a_pool_selects_and_atelet_does_not_tolerate_are_found() -> N
     plain = node_record(node("n2", labels=selector))
     other = node_record(node("n3"))
     ateoms = deployment(nodeSelector=selector, tolerations=[{**MICROVM, "operator": "Equal"}])
-    judge, target = atelet_checks.judge_taints, LOOK.atelet
-    blind = atelet_template(daemonset())
+    judge, target = atelet_checks.judge_taints, "ate-system"
+    blind = Templates([atelet_template(daemonset())])
     all_of_them = judge(ateoms, blind, [tainted, other], target)
     begins(all_of_them, ("fail", "pool demo/vm: atelet cannot run on 1 of 1 nodes that it selects: atelet does not"))
     assert '"key": "ate.dev/sandboxClass", "operator": "Exists"' in all_of_them[0].fix
     begins(judge(ateoms, blind, [tainted, plain], target), ("warn", "pool demo/vm: atelet cannot run on 1 of 2 nodes"))
     begins(judge(ateoms, blind, [other], target), ("warn", "no node suits the pool demo/vm"))
-    tolerant = atelet_template(daemonset(tolerations=[{"operator": "Exists"}]))
+    tolerant = Templates([atelet_template(daemonset(tolerations=[{"operator": "Exists"}]))])
     assert judge(ateoms, tolerant, [tainted, plain], target) == []
 
 
@@ -217,12 +258,13 @@ def test_the_fix_names_what_keeps_atelet_away_and_nothing_else() -> None:
     ateoms = deployment(tolerations=[{"operator": "Exists"}])
     picky = daemonset()
     picky.spec.template.spec.node_selector = {"ate.dev/atelet": "true", "disk": "ssd"}
-    (selector,) = atelet_checks.judge_taints(ateoms, atelet_template(picky), [elsewhere], LOOK.atelet)
+    atelets = Templates([atelet_template(picky)])
+    (selector,) = atelet_checks.judge_taints(ateoms, atelets, [elsewhere], "ate-system")
     assert "tolerations" not in selector.fix and "nodeSelector" in selector.fix
-    (taint,) = atelet_checks.judge_taints(ateoms, atelet_template(picky), [tainted], LOOK.atelet)
+    (taint,) = atelet_checks.judge_taints(ateoms, atelets, [tainted], "ate-system")
     assert "ate.dev/sandboxClass" in taint.fix and "nodeSelector" not in taint.fix
     assert "unschedulable" not in taint.fix
-    (both,) = atelet_checks.judge_taints(ateoms, atelet_template(picky), [tainted, elsewhere], LOOK.atelet)
+    (both,) = atelet_checks.judge_taints(ateoms, atelets, [tainted, elsewhere], "ate-system")
     assert "tolerations" in both.fix and "nodeSelector" in both.fix
 
 
@@ -396,9 +438,9 @@ def test_doctor_asks_for_exactly_the_rights_that_are_shipped(account: str) -> No
 
 
 def test_rights_are_asked_for_by_the_names_that_are_set() -> None:
-    settings = load({}, ["substrate.atelet_daemonset=atelet-v2", "certs.scheduler_deployment=mine"]).settings
+    settings = load({}, ["certs.scheduler_deployment=mine"]).settings
     asked = {(right.resource, right.name) for right in rbac.needed(settings)["ateplace-reconciler"]}
-    assert {("daemonsets", "atelet-v2"), ("deployments", "mine")} <= asked
+    assert ("deployments", "mine") in asked
     assert ("daemonsets", "atelet") not in asked
 
 

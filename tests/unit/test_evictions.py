@@ -37,7 +37,7 @@ class Rig:
         for watch in view.watches:
             watch.synced.set()
             watch.staleness = lambda: 0.0  # type: ignore[method-assign]
-        view.template = template()
+        view.ledger.daemonset_seen(template(), 0.0)
         for uid in ("A", "B"):
             view.ledger.pool_seen(pool(uid, replicas=replicas if uid == "A" else 0), 0)
         for number in range(1, 5):

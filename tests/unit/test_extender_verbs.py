@@ -130,7 +130,7 @@ class Rig:
         for watch in self.view.watches:
             watch.synced.set()
             watch.staleness = lambda: 0.0  # type: ignore[method-assign]
-        self.view.template = template()
+        self.view.ledger.daemonset_seen(template(), 0.0)
         self.ledger = self.view.ledger
         self.ledger.pool_seen(pool(), 0)
         self.ledger.pod_seen(pod("p"), 0)
@@ -326,7 +326,7 @@ def stranger(uid: str, cpu: str) -> Any:
 
 def test_a_node_is_read_before_strangers_are_preempted_there_and_again_afterwards(tmp_path: Path) -> None:
     async def use(rig: Rig) -> None:
-        rig.view.template = template(cpu=500)
+        rig.view.ledger.daemonset_seen(template(cpu=500), 0.0)
         rig.api.strangers = {"n1": [stranger("s1", "7900m")], "n2": [stranger("s2", "4"), stranger("s3", "4")]}
         named = {"n1": ["s1"], "n2": ["s2", "nobody"]}
         body = {
@@ -419,7 +419,7 @@ def test_that_more_pods_may_be_on_their_way_does_not_make_us_wary_of_strangers(t
             api.write(request)
             await answer.reply(200, {"metadata": api.nodes["n1"]})
 
-        rig.view.template = template(cpu=500)
+        rig.view.ledger.daemonset_seen(template(cpu=500), 0.0)
         rig.ledger.node_seen(node("n1", "B", version=2), 0)
         rig.api.nodes["n1"]["resourceVersion"] = "2"
         rig.api.fates.append(others_come)
@@ -435,7 +435,7 @@ def test_a_node_that_was_only_looked_at_ahead_is_not_said_to_be_claimed(
     tmp_path: Path, wary: bool, said: list[str]
 ) -> None:
     async def use(rig: Rig) -> None:
-        rig.view.template = template(cpu=500)
+        rig.view.ledger.daemonset_seen(template(cpu=500), 0.0)
         for number in range(200):
             rig.ledger.pod_seen(pod(f"q{number}"), 0)
         rig.verbs._wary = math.inf if wary else -math.inf
@@ -557,7 +557,7 @@ def test_among_nodes_that_others_have_filled_each_call_looks_at_other_ones(
     names_ = [f"m{number:02d}" for number in range(20)]
 
     async def use(rig: Rig) -> FilterResult:
-        rig.view.template = template(cpu=500)
+        rig.view.ledger.daemonset_seen(template(cpu=500), 0.0)
         for name in names_:
             rig.ledger.node_seen(node(name), 0)
             rig.api.nodes[name] = {"name": name, "uid": f"{name}-uid", "resourceVersion": "1"}

@@ -5,7 +5,7 @@ from prometheus_client import generate_latest
 
 from ateplace import names
 from ateplace.cluster.ledger import Ledger
-from ateplace.cluster.records import AteletRecord, PodRecord, pod_record
+from ateplace.cluster.records import PodRecord, pod_record
 from ateplace.cluster.resources import shape
 from ateplace.kube.objects import (
     Condition,
@@ -174,9 +174,7 @@ def test_one_deleted_by_hand_owes_no_refill() -> None:
 
 
 def test_an_ateom_starts_warm_where_atelet_is_ready() -> None:
-    ledger = Ledger()
-    atelet = AteletRecord("t", "atelet-1", "n1", bound=True, ready=True, trouble="", terminating=False)
-    ledger.atelet_seen(atelet, 0.0)
+    ledger = cluster.ledger(cluster.node("n1"), cluster.atelet("n1"))
     seen = workers(Clock(), {}, ledger)
     for uid, node in (("a", "n1"), ("b", "n1"), ("c", "n2")):
         unbound = seen_pod(uid, "u1", "ns/starts", "", placeholder=False)

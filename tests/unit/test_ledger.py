@@ -35,8 +35,10 @@ def pool(uid: str = "A", name: str = "pool", *, warm: bool = True) -> PoolRecord
     return structs.replace(cluster.pool(uid, warm=warm), name=name)
 
 
-def atelet(uid: str = "a1", on: str = "n1", *, ready: bool = False, bound: bool = True) -> AteletRecord:
-    return AteletRecord(uid=uid, name=uid, node=on, bound=bound, ready=ready, trouble="", terminating=False)
+def atelet(
+    uid: str = "a1", on: str = "n1", *, ready: bool = False, bound: bool = True, daemonset: str = "ds"
+) -> AteletRecord:
+    return cluster.atelet(on, uid=uid, bound=bound, ready=ready, daemonset=daemonset)
 
 
 def acknowledge(ledger: Ledger, version: int, *, sent: float = 0.0, value: str = "t") -> None:
@@ -280,6 +282,7 @@ def test_fullness_is_the_largest_share_of_anything() -> None:
 
 def test_atelet_on_its_way_is_warmer_than_none_and_ready_is_warmest() -> None:
     ledger = Ledger()
+    ledger.daemonset_seen(cluster.template(), 0)
     ledger.node_seen(node(), 0)
     entry = ledger.nodes["n1"]
     seen = [entry.warmth()]
@@ -300,6 +303,7 @@ def test_atelet_on_its_way_is_warmer_than_none_and_ready_is_warmest() -> None:
 
 def test_an_atelet_that_fails_and_is_made_anew_does_not_begin_a_new_time() -> None:
     ledger = Ledger()
+    ledger.daemonset_seen(cluster.template(), 0)
     ledger.node_seen(node(A="1"), 0)
     entry = ledger.nodes["n1"]
     ledger.atelet_seen(atelet("a1"), 1)
@@ -344,6 +348,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.picks: dict[str, tuple[str, str, Shape, bool]] = {}
         self.refused: set[str] = set()
         self.atelets: dict[str, AteletRecord] = {}
+        self.versions: dict[str, str] = {}
+        """Of Agent Substrate, by node."""
+        self.daemonsets: set[str] = set()
         self.forged: set[str] = set()
 
     def tick(self) -> float:
@@ -353,6 +360,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def put(self, name: str, uid: str, claims: dict[str, str], *, labelled: bool = True) -> NodeRecord:
         self.version += 1
         record = structs.replace(node(name, uid, self.version, **claims), labelled=labelled and bool(claims))
+        record = structs.replace(record, labels={"version": self.versions.get(name, "v1")})
         self.server[name] = record
         self.queue[name].append(record)
         return record
@@ -364,6 +372,20 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             self.births += 1
             self.put(name, f"{name}-{self.births}", {})
+
+    @rule(name=st.sampled_from(NODES), version=st.sampled_from(["v1", "v2"]))
+    def a_node_gets_another_version_of_agent_substrate(self, name: str, version: str) -> None:
+        if record := self.server.get(name):
+            self.versions[name] = version
+            self.put(name, record.uid, record.claims)
+
+    @rule(name=st.sampled_from(["v1", "v2"]))
+    def an_atelet_daemonset_comes_or_goes(self, name: str) -> None:
+        if name in self.daemonsets:
+            self.ledger.daemonset_gone(name, self.tick())
+        else:
+            self.ledger.daemonset_seen(cluster.template(uid=name, selector=(("version", name),)), self.tick())
+        self.daemonsets ^= {name}
 
     @rule(name=st.sampled_from(NODES))
     def somebody_removes_the_label(self, name: str) -> None:
@@ -479,9 +501,15 @@ class LedgerMachine(RuleBasedStateMachine):
         del self.picks[uid]
         getattr(self.ledger, how)(uid)
 
-    @rule(uid=st.sampled_from(["a1", "a2"]), on=st.sampled_from(NODES), ready=st.booleans(), bound=st.booleans())
-    def an_atelet_is_seen(self, uid: str, on: str, ready: bool, bound: bool) -> None:
-        self.atelets[uid] = atelet(uid, on, ready=ready and bound, bound=bound)
+    @rule(
+        uid=st.sampled_from(["a1", "a2"]),
+        on=st.sampled_from(NODES),
+        ready=st.booleans(),
+        bound=st.booleans(),
+        version=st.sampled_from(["v1", "v2"]),
+    )
+    def an_atelet_is_seen(self, uid: str, on: str, ready: bool, bound: bool, version: str) -> None:
+        self.atelets[uid] = atelet(uid, on, ready=ready and bound, bound=bound, daemonset=version)
         self.ledger.atelet_seen(self.atelets[uid], self.tick())
 
     @rule(uid=st.sampled_from(["a1", "a2"]))
@@ -536,7 +564,9 @@ class LedgerMachine(RuleBasedStateMachine):
             assert {k: v for k, v in (entry.reserved if entry else {}).items() if v} == dict(reserved)
             assert (entry.pods if entry else 0) == len(here) + len(picked)
             assert (entry.ateoms if entry else 0) == sum(not ph for _, _, ph in [*here, *picked])
-            there = [one for one in self.atelets.values() if one.node == name]
+            fitting = self.daemonsets & set(self.seen[name].labels.values()) if name in self.seen else set()
+            there = [one for one in self.atelets.values() if one.node == name and one.daemonset in fitting]
+            assert (entry.atelet.daemonsets if entry else frozenset()) == fitting
             assert (entry is not None and entry.atelet_ready) == any(one.ready for one in there)
             assert (entry is not None and entry.atelet_bound) == any(one.bound for one in there)
             claims = {uid: self.claim(name, uid) for uid in POOLS}

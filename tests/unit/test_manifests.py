@@ -278,7 +278,6 @@ def test_the_monitor_scrapes_every_service_of_ours() -> None:
 
 STAND_IN_MANIFESTS = {
     "substrate.pool_label": r"ate\.dev/worker-pool\b(?!-)",
-    "substrate.atelet_daemonset": r"^ +(name|resourceNames): \[?atelet\]?$",
     "cluster.namespace": r"^(?! *(namespace|name): ateplace-system$).*\bateplace-system\b",
     "certs.scheduler_deployment": r"'ateplace-scheduler'|\bdeployment=\"ateplace-scheduler\""
     r"|\{name: ateplace-scheduler, count:|^kind: Deployment\nmetadata:\n  name: ateplace-scheduler$"

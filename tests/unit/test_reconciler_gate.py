@@ -42,7 +42,10 @@ class Daemon:
         meta = {"uid": "ds", "name": "atelet", "resourceVersion": "7"}
         return {
             "metadata": {**meta, "generation": self.generation, "annotations": notes},
-            "spec": {"updateStrategy": strategy, "template": {"spec": {"nodeSelector": selector}}},
+            "spec": {
+                "updateStrategy": strategy,
+                "template": {"metadata": {"labels": {"app": "atelet"}}, "spec": {"nodeSelector": selector}},
+            },
             "status": {"observedGeneration": self.observed},
         }
 
@@ -85,6 +88,8 @@ class Daemon:
             await answer.reply(200, {"metadata": {}})
         elif request.path.endswith("/ate-system/pods") and self.away:
             await answer.refuse(403, "Forbidden", "no")
+        elif request.path.endswith("/daemonsets"):
+            await answer.reply(200, {"metadata": {}, "items": [self.body()]})
         elif request.path.rpartition("/")[2] in {"workerpools", "pods", "nodes", "controllerrevisions"}:
             await answer.reply(200, {"metadata": {}, "items": self.list(request)})
         else:
@@ -115,7 +120,7 @@ def during(daemon: Daemon, directory: Path, do: Callable[[Kube], Awaitable[None]
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_gate_that_somebody_else_writes_to_is_read_again_and_set(tmp_path: Path, closed: bool) -> None:
     daemon = Daemon(gated=not closed, conflicts=3)
-    during(daemon, tmp_path, lambda kube: Gate(kube, Settings().substrate).set(closed=closed))
+    during(daemon, tmp_path, lambda kube: Gate(kube, "ate-system", "atelet").set(closed=closed))
     assert (daemon.gated, daemon.strategy, daemon.note) == (closed, "RollingUpdate", "")
 
 
@@ -151,7 +156,7 @@ def test_a_gate_is_open_once_the_controller_knows_of_it(tmp_path: Path) -> None:
     """Labels go from nodes after that: a controller that has seen only those would end every atelet."""
     daemon = Daemon(gated=True, strategy="OnDelete")
     daemon.lag = 2
-    during(daemon, tmp_path, lambda kube: Gate(kube, Settings().substrate).set(closed=False))
+    during(daemon, tmp_path, lambda kube: Gate(kube, "ate-system", "atelet").set(closed=False))
     assert daemon.observed == daemon.generation == 2
 
 
@@ -159,10 +164,10 @@ def test_no_atelet_is_restarted_when_a_gate_that_is_half_closed_is_opened_again(
     daemon = Daemon(gated=False)
     daemon.pods, daemon.stuck = {"a": "open", "b": "open", "old": "older"}, "b"
     with pytest.raises(AteplaceError):
-        during(daemon, tmp_path, lambda kube: Gate(kube, Settings().substrate).set(closed=True))
+        during(daemon, tmp_path, lambda kube: Gate(kube, "ate-system", "atelet").set(closed=True))
     assert daemon.pods == {"a": "closed", "b": "open", "old": "older"}
     daemon.stuck = ""
-    during(daemon, tmp_path, lambda kube: Gate(kube, Settings().substrate).set(closed=False))
+    during(daemon, tmp_path, lambda kube: Gate(kube, "ate-system", "atelet").set(closed=False))
     assert daemon.pods == {"a": "open", "b": "open", "old": "older"}
     assert (daemon.gated, daemon.strategy, daemon.note) == (False, "RollingUpdate", "")
 
@@ -171,6 +176,6 @@ def test_atelets_that_wait_for_an_update_which_nobody_has_begun_are_left_to_it(t
     """Somebody has just changed the template: what the controller calls current is what was."""
     daemon = Daemon(gated=False)
     daemon.pods, daemon.generation, daemon.lag = {"a": "older"}, 2, 1
-    during(daemon, tmp_path, lambda kube: Gate(kube, Settings().substrate).set(closed=True))
+    during(daemon, tmp_path, lambda kube: Gate(kube, "ate-system", "atelet").set(closed=True))
     assert daemon.pods == {"a": "older"}
     assert (daemon.gated, daemon.strategy, daemon.note) == (True, "RollingUpdate", "")

@@ -100,3 +100,14 @@ def test_a_number_has_a_least_and_a_largest_value(key: str, kind: type, default:
         with pytest.raises(SettingsError, match=key):
             load({}, [f"{key}={value}"])
     load({}, [f"{key}={default}"])
+
+
+def test_a_setting_of_an_earlier_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("substrate:\n  atelet_daemonset: atelet\n")
+    with pytest.raises(SettingsError) as failure:
+        load({}, path=path)
+    assert str(failure.value) == (
+        "setting 'substrate.atelet_daemonset' (file) is gone: atelet's DaemonSets are found by the labels of their "
+        "pods now: remove this setting, and set substrate.atelet_selector if those are not app=atelet"
+    )

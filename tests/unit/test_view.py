@@ -54,14 +54,16 @@ def test_nodes_are_barred_as_the_daemonset_comes_and_changes(view: View) -> None
     body = {"metadata": {"name": "n1", "uid": "u"}, "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}
     record = node_record(msgspec.convert(body, Node))
     view._node("n1", None, record)
-    assert view.ledger.nodes["n1"].barred == ""
+    ledger = view.ledger
+    assert ledger.nodes["n1"].atelet.barred == ""
     for tolerations, expected in (([], "atelet does not tolerate the taint k"), ([{"operator": "Exists"}], "")):
         spec = {"template": {"spec": {"tolerations": tolerations}}}
         daemonset = msgspec.convert({"metadata": {}, "spec": spec}, DaemonSet)
-        view._daemonset("atelet", None, atelet_template(daemonset))
-        assert view.ledger.nodes["n1"].barred == expected
-    view._daemonset("atelet", None, None)
-    assert view.template is None
+        before, now = next(iter(ledger.templates), None), atelet_template(daemonset)
+        view._object(ledger.daemonset_seen, ledger.daemonset_gone, "ate-system/atelet", before, now)
+        assert ledger.nodes["n1"].atelet.barred == expected
+    view._object(ledger.daemonset_seen, ledger.daemonset_gone, "ate-system/atelet", now, None)
+    assert not ledger.templates
 
 
 def test_a_node_that_is_gone_keeps_nothing_but_what_is_still_on_it(view: View) -> None:

@@ -2,14 +2,17 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from msgspec import structs
 
 from ateplace import names
 from ateplace.cli.doctor.look import Look
+from ateplace.cli.doctor.priorities import PriorityClass
 from ateplace.cli.findings import Finding, fail, ok, some, warn
-from ateplace.cluster.atelets import AFFINITY, SELECTOR, cannot_run
+from ateplace.cli.migrate import no_atelet
+from ateplace.cluster.atelets import AFFINITY, SELECTOR, Templates, cannot_run
 from ateplace.cluster.records import (
     AteletRecord,
     AteletTemplate,
@@ -19,39 +22,76 @@ from ateplace.cluster.records import (
     node_record,
 )
 from ateplace.cluster.state import CRASH_LOOP
+from ateplace.kube import paths
 from ateplace.kube.objects import DaemonSet, DaemonSetSpec, Deployment
 
-CRITICAL = "system-node-critical"
-QUOTA = "where critical pods need a quota (GKE), before that: kubectl apply -f deploy/components/atelet-gate/quota.yaml"
+HIGH: Final = 1_000_000_000
+"""A class of this value or more lets atelet in wherever others have filled a node: Agent Substrate's own is this."""
+CRITICAL: Final = "system-node-critical"
+QUOTA: Final = (
+    "where critical pods need a quota (GKE), before that: "
+    "kubectl apply -f deploy/components/atelet-priority/quota.yaml"
+)  # fmt: skip
 
 
 async def gate(look: Look) -> list[Finding]:
-    daemonset = await look.daemonset()
-    if daemonset is None:
-        substrate = look.settings.substrate
-        says = f"there is no DaemonSet {substrate.atelet_daemonset} in the namespace {substrate.atelet_namespace}"
-        return [fail(says, "install Agent Substrate, or set substrate.atelet_namespace and substrate.atelet_daemonset")]
+    substrate = look.settings.substrate
+    daemonsets = await look.daemonsets()
+    if not daemonsets:
+        fix = "install Agent Substrate, or set substrate.atelet_namespace and substrate.atelet_selector"
+        return [fail(no_atelet(substrate), fix)]
     nodes = [node_record(node) for node in await look.nodes()]
-    return judge_gate(daemonset, sum(node.labelled for node in nodes), len(await look.ateoms()), look.atelet)
+    classes = await look.every(paths.PRIORITY_CLASSES.everywhere, PriorityClass)
+    priorities = {one.metadata.name: one.value for one in classes}
+    labelled, ateoms = sum(node.labelled for node in nodes), len(await look.ateoms())
+    return judge_gates(daemonsets, labelled, ateoms, priorities, substrate.atelet_namespace)
 
 
-def judge_gate(daemonset: DaemonSet, labelled: int, ateoms: int, atelet: str) -> list[Finding]:
-    """`labelled`: nodes with our label. Without ateoms 0 desired is what should be."""
-    desired = daemonset.status.desired_number_scheduled if daemonset.status else 0
-    if not atelet_template(daemonset).gated:
-        says = f"atelet is not gated by {names.NODE_LABEL}: it runs on {desired} nodes, whether ateoms are there or not"
-        return [fail(says, "ateplace migrate (a patch of the nodeSelector would restart every atelet)")]
-    found = []
-    if daemonset.spec.template.spec.priority_class_name != CRITICAL:
-        critical = json.dumps({"spec": {"template": {"spec": {"priorityClassName": CRITICAL}}}})
-        says = f"atelet is not {CRITICAL}: on a node that others have filled it stays Pending"
-        found.append(warn(says, f"kubectl patch {atelet} -p '{critical}'; {QUOTA}"))
-    if desired < labelled:
-        says = f"{labelled} nodes carry {names.NODE_LABEL}, but atelet is wanted on {desired} only"
-        found.append(warn(says, "see the checks `atelet taints` and `claims`; new labels take a second to be seen"))
+def judge_gates(
+    daemonsets: Sequence[DaemonSet], labelled: int, ateoms: int, priorities: Mapping[str, int], namespace: str
+) -> list[Finding]:
+    """`labelled`: nodes with our label; `priorities`: value by class. Without ateoms 0 desired is what should be."""
+    open_ = [one for one in daemonsets if not atelet_template(one).gated]
+    found = [_ungated(one, others=len(open_) < len(daemonsets)) for one in open_]
+    found += filter(None, (_priority(one, priorities, namespace) for one in daemonsets))
+    if open_:
         return found
+    named = " and ".join(one.metadata.name for one in daemonsets) + (" is" if len(daemonsets) == 1 else " are")
+    desired = sum(map(_desired, daemonsets))
+    if desired < labelled:
+        says = f"{labelled} nodes carry {names.NODE_LABEL}, but {named} wanted on {desired} only"
+        return [*found, warn(says, "see the checks `atelet taints` and `claims`; new labels take a second to be seen")]
     idle = ", which is right: there are no ateoms" if not desired and not ateoms else ""
-    return [*found, ok(f"atelet is gated by {names.NODE_LABEL} and wanted on {desired} nodes{idle}")]
+    return [*found, ok(f"{named} gated by {names.NODE_LABEL} and wanted on {desired} nodes{idle}")]
+
+
+def _desired(daemonset: DaemonSet) -> int:
+    return daemonset.status.desired_number_scheduled if daemonset.status else 0
+
+
+def _ungated(daemonset: DaemonSet, *, others: bool) -> Finding:
+    """`others`: whether there are gated ones. Then a new one without pods is the reconciler's to gate."""
+    name, desired = daemonset.metadata.name, _desired(daemonset)
+    if others and not desired:
+        says = f"{name} is not gated by {names.NODE_LABEL}, as others are; it has no pods yet"
+        return fail(says, "the reconciler's leader gates it within seconds, if one runs; else: ateplace migrate")
+    says = f"{name} is not gated by {names.NODE_LABEL}: it runs on {desired} nodes, whether ateoms are there or not"
+    return fail(says, "ateplace migrate (a patch of the nodeSelector would restart every atelet)")
+
+
+def _priority(daemonset: DaemonSet, priorities: Mapping[str, int], namespace: str) -> Finding | None:
+    """Any high class will do; one that is set is never to be overwritten, which would restart every atelet."""
+    name, given = daemonset.metadata.name, daemonset.spec.template.spec.priority_class_name
+    if priorities.get(given, 0) >= HIGH:
+        return None
+    if given:
+        value = f"is {priorities[given]}" if given in priorities else "does not exist"
+        says = f"{name}'s priority class {given} {value}: on a node that others have filled it stays Pending"
+        return warn(says, f"where Agent Substrate is installed, give it a class of {HIGH} or more")
+    critical = json.dumps({"spec": {"template": {"spec": {"priorityClassName": CRITICAL}}}})
+    says = f"{name} has no priority class: on a node that others have filled it stays Pending"
+    patch = f"kubectl patch daemonset/{name} -n {namespace} -p '{critical}' (restarts each atelet in turn)"
+    return warn(says, f"{patch}; {QUOTA}")
 
 
 async def room(look: Look) -> list[Finding]:
@@ -70,7 +110,7 @@ def judge_room(atelets: Sequence[AteletRecord], wanted: Collection[str], namespa
         says = f"atelet is Pending for want of room on {some(one.node for one in homeless)}: ateoms there wait"
         fix = (
             f"make room: kubectl describe pod -n {namespace} {homeless[0].name}; "
-            f"with the component deploy/components/atelet-gate atelet is {CRITICAL} and makes room by itself"
+            f"with a priority class of {HIGH} or more atelet makes room by itself"
         )
         found.append(fail(says, fix))
     if forgotten:
@@ -88,18 +128,19 @@ def judge_room(atelets: Sequence[AteletRecord], wanted: Collection[str], namespa
 
 
 async def taints(look: Look) -> list[Finding]:
-    daemonset = await look.daemonset()
-    if daemonset is None:
+    daemonsets = await look.daemonsets()
+    if not daemonsets:
         return [warn("there is no atelet DaemonSet to compare with", "see the check `atelet gate`")]
     nodes = [node_record(node) for node in await look.nodes()]
+    templates, namespace = Templates(map(atelet_template, daemonsets)), look.settings.substrate.atelet_namespace
     found = []
     for deployment in await look.ateom_deployments():
-        found += judge_taints(deployment, atelet_template(daemonset), nodes, look.atelet)
+        found += judge_taints(deployment, templates, nodes, namespace)
     return found or [ok("atelet can run on every node that a pool selects")]
 
 
 def judge_taints(
-    deployment: Deployment, atelet: AteletTemplate, nodes: Sequence[NodeRecord], target: str
+    deployment: Deployment, atelets: Templates, nodes: Sequence[NodeRecord], namespace: str
 ) -> list[Finding]:
     """Nodes that a pool's ateoms may go to, and atelet may not: our filter refuses them."""
     meta = deployment.metadata
@@ -111,28 +152,34 @@ def judge_taints(
         return [
             warn(f"no node suits the pool {pool}", "add nodes with its nodeSelector, or change the pool's template")
         ]
-    barred = {node.name: reason for node in selected if (reason := cannot_run(atelet, node))}
+    barred = {node.name: reason for node in selected if (reason := atelets.need(node).barred)}
     if not barred:
         return []
     reasons = "; ".join(f"{reason} ({count} nodes)" for reason, count in Counter(barred.values()).items())
     says = f"pool {pool}: atelet cannot run on {len(barred)} of {len(selected)} nodes that it selects: {reasons}"
     level = fail if len(barred) == len(selected) else warn
-    tainted = [node for node in selected if barred.get(node.name, SELECTOR) not in {SELECTOR, AFFINITY}]
-    missing = sorted({taint[0] for node in tainted for taint in node.taints if _repels(atelet, node, taint)})
-    fixes = [_tolerate(missing, atelet, target)] if missing else []
-    if len(tainted) < len(barred):
-        fixes.append(f"let atelet's nodeSelector and affinity match them (kubectl edit {target}), or the pool's not")
+    lacking = [node for node in selected if node.name in barred]
+    fixes = [fix for atelet in atelets if (fix := _tolerate(atelet, lacking, namespace))]
+    if {SELECTOR, AFFINITY} & set(barred.values()):
+        fixes.append(
+            f"let atelet's nodeSelector and affinity match them (see namespace {namespace}), or the pool's not"
+        )
     return [level(says, "; ".join(fixes))]
 
 
-def _repels(atelet: AteletTemplate, node: NodeRecord, taint: tuple[str, str, str]) -> bool:
-    return bool(cannot_run(atelet, structs.replace(node, taints=(taint,))))
-
-
-def _tolerate(missing: Sequence[str], atelet: AteletTemplate, target: str) -> str:
-    """A command that lets atelet tolerate these taints, whatever their values."""
+def _tolerate(atelet: AteletTemplate, nodes: Sequence[NodeRecord], namespace: str) -> str:
+    """A command that lets this DaemonSet tolerate the taints that alone keep it off some nodes, whatever their values;
+    empty when there are none."""
+    tainted = [node for node in nodes if cannot_run(atelet, node) not in {SELECTOR, AFFINITY, ""}]
+    missing = sorted({taint[0] for node in tainted for taint in node.taints if _repels(atelet, node, taint)})
+    if not missing:
+        return ""
     patch = [{"op": "add", "path": "/spec/template/spec/tolerations/-", "value": {"key": key, "operator": "Exists"}}
              for key in missing]  # fmt: skip
     if not atelet.tolerations:
         patch.insert(0, {"op": "add", "path": "/spec/template/spec/tolerations", "value": []})
-    return f"kubectl patch {target} --type=json -p '{json.dumps(patch)}'"
+    return f"kubectl patch daemonset/{atelet.name} -n {namespace} --type=json -p '{json.dumps(patch)}'"
+
+
+def _repels(atelet: AteletTemplate, node: NodeRecord, taint: tuple[str, str, str]) -> bool:
+    return bool(cannot_run(atelet, structs.replace(node, taints=(taint,))))

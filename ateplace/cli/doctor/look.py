@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ateplace import names
+from ateplace import label_selectors, names
 from ateplace.cli.findings import Finding
+from ateplace.cluster.records import live_atelet_template
 from ateplace.errors import NotFound
 from ateplace.kube import paths
 from ateplace.kube.objects import DaemonSet, Deployment, Node, Pod, WorkerPool
@@ -78,10 +79,12 @@ class Look:
         path = paths.PODS.within(substrate.atelet_namespace)
         return await self.every(path, Pod, {"labelSelector": substrate.atelet_selector})
 
-    async def daemonset(self) -> DaemonSet | None:
+    async def daemonsets(self) -> list[DaemonSet]:
+        """Atelet's."""
         substrate = self.settings.substrate
-        path = paths.DAEMON_SETS.named(substrate.atelet_daemonset, substrate.atelet_namespace)
-        return await self.find(path, DaemonSet)
+        selector = label_selectors.parse(substrate.atelet_selector)
+        found = await self.every(paths.DAEMON_SETS.within(substrate.atelet_namespace), DaemonSet)
+        return [one for one in found if live_atelet_template(one, selector)]
 
     async def ours(self) -> dict[str, Deployment]:
         """Our own Deployments by name."""
@@ -96,12 +99,6 @@ class Look:
     @property
     def namespace(self) -> str:
         return self.settings.cluster.namespace
-
-    @property
-    def atelet(self) -> str:
-        """As kubectl takes it."""
-        substrate = self.settings.substrate
-        return f"daemonset/{substrate.atelet_daemonset} -n {substrate.atelet_namespace}"
 
 
 Check = Callable[[Look], Awaitable[list[Finding]]]

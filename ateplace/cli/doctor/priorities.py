@@ -1,11 +1,12 @@
 """PriorityClasses: ateoms above ordinary pods, placeholders below them and not below cluster-autoscaler's cutoff."""
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ateplace import names
 from ateplace.cli.doctor.look import Look
 from ateplace.cli.findings import Finding, fail, ok, warn
 from ateplace.kube import paths
+from ateplace.kube.objects import Metadata
 
 CUTOFF = -10
 """cluster-autoscaler's `--expendable-pods-priority-cutoff`: for a pod below it the cluster never grows."""
@@ -16,6 +17,7 @@ class PriorityClass(Struct, rename="camel"):
     value: int = 0
     preemption_policy: str = "PreemptLowerPriority"
     global_default: bool = False
+    metadata: Metadata = field(default_factory=Metadata)
 
 
 async def check(look: Look) -> list[Finding]:

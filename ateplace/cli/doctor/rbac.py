@@ -76,7 +76,7 @@ def needed(settings: Settings) -> dict[str, tuple[Right, ...]]:
     """ServiceAccount to rights. With the default settings the shipped manifests grant exactly this (tested)."""
     found = {account: list(rights) for account, rights in NEEDED.items()}
     for account in (EXTENDER, RECONCILER):
-        found[account].append(Right("apps", "daemonsets", WATCH, name=settings.substrate.atelet_daemonset))
+        found[account].append(Right("apps", "daemonsets", WATCH))
     if settings.certs.managed:
         found[RECONCILER] += FOR_CERTIFICATES
         if settings.certs.scheduler_deployment:
