@@ -4,6 +4,7 @@ They are compatible with agent-substrate #134. The ones an installation may have
 `ateplace.settings.Substrate`; the rest are constants.
 """
 
+import re
 from typing import Final
 
 GROUP: Final = "ate.dev"
@@ -48,6 +49,15 @@ EXTENDER_CERTIFICATE: Final = "ateplace-extender-tls"
 SCHEDULER_CERTIFICATE: Final = "ateplace-scheduler-client"
 TRUST_ANNOTATION: Final = "ateplace.ate.dev/trusts"
 """On the scheduler's pod template: which authorities it has read. A change of it restarts the scheduler."""
+
+
+CLAIM_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,55}[A-Za-z0-9])?", re.ASCII)
+"""A pool UID that can be part of an annotation's key: with "claim." it has at most 63 characters."""
+
+
+def can_be_claimed_for(pool_uid: str) -> bool:
+    """Whether the API would take a claim of this pool. It refuses the whole patch for one key that it does not take."""
+    return CLAIM_NAME.fullmatch(pool_uid) is not None
 
 
 def claim_key(pool_uid: str) -> str:

@@ -154,7 +154,7 @@ class Claims:
         query = {"fieldSelector": f"spec.nodeName={name}", "resourceVersion": "0"}
         async for pod in self._kube.list(paths.PODS.everywhere, Pod, query=query):
             if self._counts(pod):
-                found[pod.metadata.uid] = requests(pod.spec)
+                found[pod.metadata.uid] = requests(pod.spec, pod.status)
                 ports |= host_ports(pod.spec)
         metrics.READINGS.inc()
         self._ledger.read(name, uid, Reading(pack(total(found.values())), len(found), frozenset(ports), at, found))
@@ -164,6 +164,8 @@ class Claims:
         meta = pod.metadata
         if pod.status and pod.status.phase in FINISHED:
             return False
+        if meta.is_mirror:
+            return True  # whatever its labels say, it is in no watch of ours
         if meta.label(self._substrate.pool_label) or meta.label(names.PLACEHOLDER_LABEL):
             return False
         return not self._ledger.is_atelet(meta.uid) and not any(

@@ -234,6 +234,8 @@ class Pools:
         named = (f"{label}={record.name},!{uid}" for label in (self._pool_label, names.PLACEHOLDER_LABEL))
         for labels in (f"{uid}={record.uid}", *named):
             async for pod in self._kube.list(path, Bare, query={"labelSelector": labels, **alive}):
+                if pod.metadata.is_mirror:
+                    continue
                 if pod.metadata.label(self._pool_label) or pod.metadata.label(names.PLACEHOLDER_LABEL):
                     yield pod
 

@@ -192,7 +192,8 @@ class Ledger:
     def pool_seen(self, record: PoolRecord, now: float) -> None:
         self._book.generation += 1
         pool = self._book.pool(record.uid)
-        if pool.record is None:
+        known = pool.record is not None
+        if not known:
             for pod in self._members.prove(record):
                 self._leave(pod, record.uid, now)
                 self._join(pod, "")
@@ -201,7 +202,7 @@ class Ledger:
         self._move(self._members.name(record), now)
         if was_warm and not pool.warm:
             cool(pool, now)
-        if was_warm != pool.warm:
+        if was_warm != pool.warm or not known:  # its pods may have been there first, and claim their nodes from now on
             for name in tuple(pool.nodes):
                 self._book.tell_node(name)
         self._book.tell_pool(record.uid)

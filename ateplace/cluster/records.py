@@ -3,10 +3,17 @@
 A project function turns a decoded object (`ateplace.kube.objects`) into its record, or None for "as if it were not
 there". Records are immutable and acyclic, so they are kept out of the garbage collector; strings that many records
 share (namespaces, pools, nodes, label keys) are interned. 5,000 ateoms cost about 2 MiB this way.
+
+What one object can cost is bounded here, whatever its author wrote: resources by `ateplace.cluster.resources`, lists by
+the limits below, names by the API server. A project function raises ValueError for an object beyond them; it is then
+unreadable (`ateplace.kube.store`), as is one that makes it raise anything else. Times are the exception: a kubelet
+writes them, and one that is none is only not known.
 """
 
+from collections.abc import Sized
 from datetime import datetime
 from sys import intern
+from typing import Final
 
 from msgspec import Struct
 
@@ -26,6 +33,14 @@ from ateplace.kube.objects import DaemonSet, Node, NodeSelectorTerm, Pod, PodSta
 from ateplace.label_selectors import LabelSelector
 
 FINISHED = frozenset({"Succeeded", "Failed"})
+
+LABELS: Final = 512
+"""So many labels a Node may have, and so many taints."""
+LABEL_BYTES: Final = 64 * 1024
+FINALIZERS: Final = 64
+"""So many a WorkerPool may have: the list is written back whole."""
+TEXT: Final = 256
+"""Characters of a text that is only shown, or should be short: more are cut off."""
 
 
 class PodRecord(Struct, frozen=True, gc=False):
@@ -115,11 +130,11 @@ class AteletTemplate(Struct, frozen=True, gc=False):
 
 
 def pod_record(pod: Pod, pool_label: str = names.POOL_LABEL) -> PodRecord | None:
-    """An ateom's or placeholder's record; None for any other pod."""
+    """An ateom's or placeholder's record; None for any other pod, and for a mirror pod whatever its labels say."""
     meta = pod.metadata
     placeholder = meta.label(names.PLACEHOLDER_LABEL)
     pool = placeholder or meta.label(pool_label)
-    if not pool:
+    if not pool or meta.is_mirror:
         return None
     status = pod.status
     conditions = (status.conditions or ()) if status else ()
@@ -130,7 +145,7 @@ def pod_record(pod: Pod, pool_label: str = names.POOL_LABEL) -> PodRecord | None
         pool=intern(pool),
         pool_uid=intern(meta.label(names.POOL_UID_LABEL)),
         node=intern(pod.spec.node_name),
-        shape=shape(pod.spec),
+        shape=shape(pod.spec, status),
         placeholder=bool(placeholder),
         terminating=meta.deletion_timestamp is not None,
         finished=status is not None and status.phase in FINISHED,
@@ -143,9 +158,17 @@ def _waited(status: PodStatus) -> float | None:
     for one in status.init_container_statuses or ():
         ended = one.state.terminated if one.state else None
         if one.name == names.INIT_CONTAINER and ended and ended.started_at and ended.finished_at:
-            started, finished = datetime.fromisoformat(ended.started_at), datetime.fromisoformat(ended.finished_at)
-            return max(0.0, (finished - started).total_seconds())
+            try:
+                started, finished = datetime.fromisoformat(ended.started_at), datetime.fromisoformat(ended.finished_at)
+                return max(0.0, (finished - started).total_seconds())
+            except (ValueError, TypeError, OverflowError):
+                return None  # the API takes the years 0 and 10000, Python does not
     return None
+
+
+def _bounded(what: str, found: Sized, most: int) -> None:
+    if len(found) > most:
+        raise ValueError(f"{len(found)} {what}: more than {most} are not taken")
 
 
 def node_record(node: Node) -> NodeRecord:
@@ -154,6 +177,11 @@ def node_record(node: Node) -> NodeRecord:
     wire = amounts(node.status.allocatable if node.status else None)
     slots = wire.pop(PODS, 0)
     taints = node.spec.taints if node.spec and node.spec.taints else ()
+    labels = meta.labels or {}
+    _bounded("labels", labels, LABELS)
+    _bounded("taints", taints, LABELS)
+    if (size := sum(len(key) + len(value) for key, value in labels.items())) > LABEL_BYTES:
+        raise ValueError(f"labels of {size} bytes: more than {LABEL_BYTES} are not taken")
     return NodeRecord(
         name=intern(meta.name),
         uid=meta.uid,
@@ -162,7 +190,7 @@ def node_record(node: Node) -> NodeRecord:
         claims={
             intern(pool): value for key, value in annotations.items() if (pool := names.claimed_pool(key)) is not None
         },
-        labels={intern(key): intern(value) for key, value in (meta.labels or {}).items()},
+        labels={intern(key): intern(value) for key, value in labels.items()},
         taints=tuple(_taint(taint) for taint in taints if taint.effect != "PreferNoSchedule"),
         allocatable=pack(wire),
         slots=slots,
@@ -202,7 +230,7 @@ def atelet_record(pod: Pod) -> AteletRecord | None:
         node=intern(node),
         bound=bool(pod.spec.node_name),
         ready="Ready" in conditions and conditions["Ready"].status == "True",
-        trouble=intern(trouble),
+        trouble=intern(trouble[:TEXT]),
         terminating=pod.metadata.deletion_timestamp is not None,
     )
 
@@ -220,6 +248,7 @@ def _wanted_node(pod: Pod) -> str:
 
 def pool_record(pool: WorkerPool) -> PoolRecord:
     meta = pool.metadata
+    _bounded("finalizers", meta.finalizers or (), FINALIZERS)
     return PoolRecord(
         uid=intern(meta.uid),
         namespace=intern(meta.namespace),
@@ -227,7 +256,7 @@ def pool_record(pool: WorkerPool) -> PoolRecord:
         version=int(meta.resource_version or 0),
         deleting=meta.deletion_timestamp is not None,
         finalizers=tuple(intern(finalizer) for finalizer in meta.finalizers or ()),
-        headroom=meta.annotation(names.HEADROOM_ANNOTATION),
+        headroom=meta.annotation(names.HEADROOM_ANNOTATION)[:TEXT],
         warm=meta.annotation(names.HEADROOM_WARM_ANNOTATION) != "false",
         replicas=pool.spec.replicas if pool.spec else 0,
     )

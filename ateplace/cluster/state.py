@@ -107,13 +107,10 @@ class Node(Struct, gc=False):
 
     def load(self, shape: Shape, *, placeholder: bool, times: int) -> None:
         """Count so many more pods of this shape here, or fewer."""
-        used = self.used
-        for name, amount in shape.counted:
-            used[name] = used.get(name, 0) + times * amount
+        _count(self.used, shape, times)
         self.pods += times
         if placeholder:
-            for name, amount in shape.counted:
-                self.reserved[name] = self.reserved.get(name, 0) + times * amount
+            _count(self.reserved, shape, times)
             self.placeholders += times
         else:
             self.ateoms += times
@@ -150,6 +147,16 @@ class Node(Struct, gc=False):
             self.unready_since = inf
         elif there and self.unready_since == inf:
             self.unready_since = now
+
+
+def _count(to: dict[str, int], shape: Shape, times: int) -> None:
+    """Add a pod's amounts. What becomes zero goes: pods may invent resources, and must not leave their names behind."""
+    for name, amount in shape.counted:
+        now = to.get(name, 0) + times * amount
+        if now:
+            to[name] = now
+        else:
+            to.pop(name, None)
 
 
 class Pool(Struct, gc=False):

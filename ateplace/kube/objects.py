@@ -7,11 +7,13 @@ so a field that may arrive as `null` is `X | None`.
 Reference: https://kubernetes.io/docs/reference/kubernetes-api/ (v1.36).
 """
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
 T = TypeVar("T")
+
+MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 
 
 class OwnerReference(Struct, rename="camel"):
@@ -39,6 +41,12 @@ class Metadata(Struct, rename="camel"):
     def annotation(self, key: str) -> str:
         return self.annotations.get(key, "") if self.annotations else ""
 
+    @property
+    def is_mirror(self) -> bool:
+        """Whether this is a mirror pod: a kubelet's report of a static pod. Admission webhooks do not see them, and
+        whoever may create pods can claim to be one, so what its labels say counts for nothing."""
+        return self.annotations is not None and MIRROR_ANNOTATION in self.annotations
+
 
 class Resources(Struct, rename="camel"):
     requests: dict[str, str] | None = None
@@ -46,6 +54,7 @@ class Resources(Struct, rename="camel"):
 
 
 class Port(Struct, rename="camel"):
+    container_port: int = 0
     host_port: int = 0
     protocol: str = "TCP"
 
@@ -108,6 +117,7 @@ class SpreadConstraint(Struct, rename="camel"):
 class PodSpec(Struct, rename="camel"):
     node_name: str = ""
     scheduler_name: str = ""
+    host_network: bool = False
     priority: int | None = None
     priority_class_name: str = ""
     node_selector: dict[str, str] | None = None
@@ -146,6 +156,9 @@ class ContainerStatus(Struct, rename="camel"):
     name: str = ""
     ready: bool = False
     state: ContainerState | None = None
+    resources: Resources | None = None
+    """What the container has now; it lags behind the spec while a resize in place waits."""
+    allocated_resources: dict[str, str] | None = None
 
 
 class PodStatus(Struct, rename="camel"):
@@ -156,6 +169,8 @@ class PodStatus(Struct, rename="camel"):
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
+    resources: Resources | None = None
+    allocated_resources: dict[str, str] | None = None
 
 
 class Pod(Struct, rename="camel"):
@@ -255,3 +270,18 @@ class Bare(Struct):
     """Any object, when nothing but its metadata is of interest."""
 
     metadata: Metadata
+
+
+class LimitRangeItem(Struct, rename="camel"):
+    type: str = ""
+    default_request: dict[str, str] | None = None
+    """The API server fills it in from the other fields."""
+
+
+class LimitRangeSpec(Struct, rename="camel"):
+    limits: list[LimitRangeItem] | None = None
+
+
+class LimitRange(Struct, rename="camel"):
+    metadata: Metadata
+    spec: LimitRangeSpec | None = None

@@ -10,6 +10,9 @@
 
 The label is there exactly while a claim is, and it is not taken from under ateoms, whosever they are.
 
+A claim is added only for a WorkerPool that is there: whoever may create pods can write any UID on them. A claim that is
+there stays for its pods also when the pool is gone.
+
 No linger for a pool that cannot get another pod: one that is gone, or one being deleted whose pods are all gone. Why
 that is safe although our view may lag: a pod that is being placed is unbound, which the read before a release shows,
 and the extender answers nothing for a pool that is gone or going. While a pool being deleted still has pods, a
@@ -78,7 +81,8 @@ def decide(ledger: Ledger, name: str, now: float, settings: Reconciler) -> Plan 
     for uid, tenant in node.tenants.items():
         pool = ledger.pools[uid]
         if ledger.live(name, uid):
-            if tenant.value is None or not readable(tenant.value):
+            missing = tenant.value is None or not readable(tenant.value)
+            if missing and pool.record is not None and names.can_be_claimed_for(uid):
                 add.append(uid)
         elif tenant.value is not None and not (pool.record is None and homeless):
             left = linger(pool, settings) - (now - max(tenant.changed, tenant.unused))

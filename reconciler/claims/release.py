@@ -179,17 +179,17 @@ class Claims:
         labels = f"{self._pool_label}={pool.record.name},!{names.POOL_UID_LABEL}"
         async for pod in self._kube.list(path, Pod, query={"labelSelector": labels}):
             unbound = not pod.spec.node_name and release.patient
-            if _live(pod) and (pod.spec.node_name == name or unbound):
+            if _live(pod) and not pod.metadata.is_mirror and (pod.spec.node_name == name or unbound):
                 return {release.pool_uid}
         return set()
 
     def _holds(self, pod: Pod) -> bool:
         """Whether a pod with the pool's UID holds its claim: an ateom, or a placeholder of a pool that is there and
-        wants it warm; not one that somebody has made in another namespace."""
+        wants it warm; not one that somebody has made in another namespace, and no mirror pod."""
         meta = pod.metadata
         pool = self._view.ledger.pools.get(meta.label(names.POOL_UID_LABEL))
         record = pool.record if pool else None
-        if record and record.namespace != meta.namespace:
+        if meta.is_mirror or (record and record.namespace != meta.namespace):
             return False
         if meta.label(names.PLACEHOLDER_LABEL):
             return record is not None and record.warm

@@ -209,3 +209,32 @@ def test_a_deletion_waits_for_deployments_then_pods_then_claims() -> None:
     assert awaited(kept, 0, 0) is Stage.CLAIMS
     filled.node_seen(structs.replace(node(), version=8), 0.0)
     assert awaited(kept, 0, 0) is None
+
+
+@pytest.mark.parametrize(
+    "uid", ["A" * 58, "A" * 63, "A" * 300, "a b", "-a", "a-", "a/b", "ä", "a\n", "."], ids=lambda uid: repr(uid)[:8]
+)
+def test_a_key_that_the_api_would_refuse_is_left_out_alone(uid: str) -> None:
+    filled = ledger(node(), pool(), pool(uid, name="odd"), pod(), pod("odd", pool_uid=uid))
+    assert planned(filled) == structs.replace(NOTHING, add=("A",), label=True)
+
+
+def test_the_longest_key_that_the_api_takes_is_claimed() -> None:
+    uid = "A" * 57
+    assert planned(ledger(node(), pool(uid), pod(pool_uid=uid))).add == (uid,)
+
+
+def test_no_claim_is_added_for_a_pool_without_a_record_and_one_that_is_there_stays() -> None:
+    assert planned(ledger(node(), pod(pool_uid="forged"))) == NOTHING
+    assert planned(ledger(node("gone"), pod(pool_uid="gone")), now=1e6) == NOTHING
+    assert planned(ledger(node("gone", value="x"), pod(pool_uid="gone")), now=1e6) == NOTHING
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_pool_that_is_seen_after_its_pods_brings_their_nodes_back(warm: bool) -> None:
+    filled = ledger(node(), pod())
+    told: list[str] = []
+    filled.subscribe(node=told.append)
+    filled.pool_seen(pool(warm=warm), 0.0)
+    assert told == ["n1"]
+    assert planned(filled).add == ("A",)
