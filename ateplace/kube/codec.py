@@ -1,6 +1,10 @@
-"""Bytes to structs and back. Decoders are made once per type; fields that a struct does not have are skipped."""
+"""Bytes to structs and back. Decoders are made once per type; fields that a struct does not have are skipped.
 
-from collections.abc import Iterator
+Whatever a foreign object holds, reading it ends in its struct, in `Unreadable` or in KubeError, never in anything else.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
@@ -13,6 +17,14 @@ from ateplace.kube.objects import Bare, Metadata
 LINE_BYTES = 16 * 1024 * 1024
 """The longest watch event taken. An object can have 3 MiB (etcd's limit is 1.5 MiB, JSON writes it longer)."""
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+LAZY_BYTES = 1024 * 1024
+"""Items of a longer list page are decoded one after the other: as Python objects they take several times the room."""
+DEPTH = 64
+"""What is nested deeper is cut off, where it is too deep for the decoder. API servers take 10,000 levels in a custom
+resource; nothing that we read is so deep."""
+
+NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Object(Protocol):
@@ -41,7 +53,7 @@ def decode(type_: type[T], body: bytes, what: str) -> T:
     """One object; raises KubeError when it is not what was asked for."""
     try:
         return cast("T", _decoder(type_).decode(body))
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise KubeError(f"{what}: cannot read the answer: {error}") from error
 
 
@@ -52,7 +64,7 @@ def key(metadata: Metadata) -> str:
 
 def version(text: str) -> int:
     """A resourceVersion as the number that it is; KubeError for anything else."""
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= 20):
         raise KubeError(f"{text[:64]!r} is no resourceVersion that can be compared")
     return int(text)
 
@@ -108,7 +120,8 @@ class Unreadable(Struct):
     why: str
 
 
-Items = list[T | Unreadable]
+Items = Iterable[T | Unreadable]
+"""To be read once: a long page's are decoded on the way."""
 Event = Added[T] | Modified[T] | Deleted[T] | Bookmark | Failed | Unreadable
 
 
@@ -128,30 +141,56 @@ def decode_event(type_: type[T], line: bytes) -> Event[T]:
     """One line of a watch; raises KubeError for what is no event at all."""
     try:
         return cast("Event[T]", _event_decoder(type_).decode(line))
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         try:
-            bare = _event_decoder(Bare).decode(line)
+            bare = _event_decoder(Bare).decode(_shallow(line) if isinstance(error, RecursionError) else line)
             if isinstance(bare, Deleted):
                 return cast("Event[T]", bare)
             return Unreadable(bare.object, str(error))
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             raise KubeError(f"watch: cannot read an event: {error}") from error
 
 
 def decode_page(type_: type[T], body: bytes, what: str) -> tuple[ListMeta, Items[T]]:
     """One page of a list; an item that cannot be read does not hide the others."""
-    try:
-        page = _decoder(Page[type_]).decode(body)  # type: ignore[valid-type]
-        return page.metadata, page.items or []
-    except msgspec.DecodeError:
-        raw = decode(Page[Raw], body, what)
-    items: Items[T] = []
-    for item in raw.items or ():
+    if len(body) <= LAZY_BYTES:
         try:
-            items.append(_decoder(type_).decode(item))
-        except msgspec.ValidationError as error:
-            items.append(Unreadable(decode(Bare, bytes(item), what), str(error)))
-    return raw.metadata, items
+            page = _decoder(Page[type_]).decode(body)  # type: ignore[valid-type]
+            return page.metadata, page.items or []
+        except UNDECODABLE:
+            pass
+    try:
+        raw = _decoder(Page[Raw]).decode(body)
+    except RecursionError:
+        raw = decode(Page[Raw], _shallow(body), what)
+    except UNDECODABLE as error:
+        raise KubeError(f"{what}: cannot read the answer: {error}") from error
+    return raw.metadata, _decode_items(type_, raw.items or [], what)
+
+
+def _decode_items(type_: type[T], items: list[Raw], what: str) -> Iterator[T | Unreadable]:
+    for item in items:
+        try:
+            yield _decoder(type_).decode(item)
+        except UNDECODABLE as error:
+            yield Unreadable(decode(Bare, bytes(item), what), str(error))
+
+
+def _shallow(text: bytes) -> bytes:
+    """JSON with null for whatever is nested deeper than `DEPTH`; each byte is looked at once."""
+    parts: list[bytes] = []
+    depth = kept = 0
+    for token in NESTING.finditer(text):
+        at = token.start()
+        if text[at] in b"[{":
+            depth += 1
+            if depth == DEPTH + 1:
+                parts += (text[kept:at], b"null")
+        elif text[at] in b"]}":
+            depth -= 1
+            if depth == DEPTH:
+                kept = at + 1
+    return b"".join((*parts, text[kept:]))
 
 
 class Lines:

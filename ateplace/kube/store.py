@@ -9,6 +9,10 @@
 While Listing, everything is collected aside and `store` stays as it was; at the end the two are compared. So nobody
 sees half a list, a deletion missed in a gap is found, and a list that breaks off leaves no trace. Live, an event
 older than the version reached is dropped: one etcd has one order, and its resourceVersions are numbers in it.
+
+An object that cannot be decoded, or that `project` raises anything for, is unreadable. It must neither end a process
+nor hide others, and its author must not gain by it: what was known of it before stays, until it can be read again, is
+deleted, or another object of its name takes its place.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,6 +20,7 @@ from typing import Generic, TypeVar
 
 from ateplace import errors
 from ateplace.kube import codec, failures
+from ateplace.kube.objects import Bare
 
 T = TypeVar("T", bound=codec.Object)
 R = TypeVar("R")
@@ -33,12 +38,17 @@ class Mirror(Generic[T, R]):
 
     `project` makes the record that is kept; None means that the object is of no interest, the same as absent.
     A record equal to the one before is no change, and the one before is kept: whatever tells two objects of
-    one name apart for the user, such as the uid, belongs into the record.
+    one name apart for the user, such as the uid, belongs into the record. `warn` is called once for an object that
+    cannot be read, however often it changes.
     """
 
-    def __init__(self, project: Callable[[T], R | None]) -> None:
-        self.project = project
+    def __init__(
+        self, project: Callable[[T], R | None], warn: Callable[[codec.Unreadable], None] = lambda _: None
+    ) -> None:
+        self._project = project
+        self._warn = warn
         self._list: dict[str, R] = {}
+        self._list_unreadable: set[str] = set()
         self.listing = False
         self._events_before = 0
         self.store: dict[str, R] = {}
@@ -50,12 +60,29 @@ class Mirror(Generic[T, R]):
         """Events read, the items of streaming lists included, bookmarks not."""
         self.signs = 0
         """Events and bookmarks that told something while Live."""
-        self.unreadable = 0
-        """Objects that could not be decoded: they count as absent, and must not hide the others."""
+        self.unreadable: set[str] = set()
+        """Keys of the objects that cannot be read now."""
+
+    def read(self, item: T | codec.Unreadable) -> R | codec.Unreadable | None:
+        """An object's record, or why it has none. The one place where foreign values meet our code."""
+        if isinstance(item, codec.Unreadable):
+            return item
+        try:
+            return self._project(item)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the process
+            return codec.Unreadable(Bare(item.metadata), f"{type(error).__name__}: {error}")
+
+    def kept(self, item: codec.Unreadable) -> R | None:
+        """What was known of an object before it became unreadable; None when that was another one of its name."""
+        metadata = item.object.metadata
+        key = codec.key(metadata)
+        record = self._list.get(key) or self.store.get(key)
+        return record if getattr(record, "uid", metadata.uid) == metadata.uid else None
 
     def begin(self) -> None:
         """A full list begins; one that was under way is forgotten."""
         self._list = {}
+        self._list_unreadable = set()
         self.listing = True
         self._events_before = self.events
 
@@ -67,6 +94,7 @@ class Mirror(Generic[T, R]):
     def end(self, version: int) -> list[Change[R]]:
         """The list is complete as of `version`: what differs from what we had, deletions first."""
         fresh, self._list = self._list, {}
+        self.unreadable, self._list_unreadable = self._list_unreadable, set()
         self.listing = False
         self.version = version
         self.lists += 1
@@ -95,6 +123,7 @@ class Mirror(Generic[T, R]):
             # Between the list's items and its end there may be events already: what happened meanwhile.
             if isinstance(event, codec.Deleted):
                 self._list.pop(codec.key(metadata), None)
+                self._list_unreadable.discard(codec.key(metadata))
             else:
                 self._collect(event if isinstance(event, codec.Unreadable) else event.object)
             return []
@@ -103,12 +132,16 @@ class Mirror(Generic[T, R]):
             return []
         self.version = version
         self.signs += 1
-        record = None
-        if isinstance(event, codec.Unreadable):
-            self.unreadable += 1
-        elif not isinstance(event, codec.Deleted):
-            record = self.project(event.object)
-        return self._put(codec.key(metadata), record)
+        key = codec.key(metadata)
+        if isinstance(event, codec.Deleted):
+            self.unreadable.discard(key)
+            return self._put(key, None)
+        record = self.read(event if isinstance(event, codec.Unreadable) else event.object)
+        if isinstance(record, codec.Unreadable):
+            self._note(record, key, self.unreadable)
+            return [] if self.kept(record) is not None else self._put(key, None)
+        self.unreadable.discard(key)
+        return self._put(key, record)
 
     def _bookmark(self, event: codec.Bookmark) -> list[Change[R]]:
         version = codec.version(event.object.metadata.resource_version)
@@ -124,18 +157,25 @@ class Mirror(Generic[T, R]):
         return []
 
     def _collect(self, item: T | codec.Unreadable) -> None:
-        if isinstance(item, codec.Unreadable):
-            self.unreadable += 1
-            self._list.pop(codec.key(item.object.metadata), None)
-            return
-        key = codec.key(item.metadata)
-        record = self.project(item)
+        record = self.read(item)
+        if isinstance(record, codec.Unreadable):
+            key = codec.key(record.object.metadata)
+            self._note(record, key, self._list_unreadable)
+            record = self.kept(record)
+        else:
+            key = codec.key(item.object.metadata if isinstance(item, codec.Unreadable) else item.metadata)
+            self._list_unreadable.discard(key)
         if record is None:
             self._list.pop(key, None)
             return
         # Most objects have not changed since the last list: then the old record serves, and is not doubled.
         old = self.store.get(key)
         self._list[key] = old if old is not None and old == record else record
+
+    def _note(self, item: codec.Unreadable, key: str, found: set[str]) -> None:
+        if key not in self.unreadable and key not in found:
+            self._warn(item)
+        found.add(key)
 
     def _put(self, key: str, record: R | None) -> list[Change[R]]:
         old = self.store.get(key)

@@ -32,6 +32,7 @@ from typing import Generic, TypeVar
 from ateplace import errors
 from ateplace.kube import Kube, codec
 from ateplace.kube.backoff import Backoff
+from ateplace.kube.failures import shorten
 from ateplace.kube.store import Change, Mirror, NoStreamingListError
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,9 @@ SETTLED_SECONDS = 1.0
 ABSENT_SECONDS = 5.0
 """A collection counts as removed when it was not found for so long: everything in it goes by that, and an API server
 that is just starting, or one of several that lags behind, may not know a CustomResourceDefinition for a moment."""
+
+WARN_SECONDS = 10.0
+"""Least time between two log lines about objects that cannot be read: as many as somebody likes may be made."""
 
 NO_STREAMING_LIST = (NoStreamingListError, errors.BadRequest, errors.Invalid)
 """How servers say it: in the stream, or because they do not know the parameter."""
@@ -86,7 +90,8 @@ class Watch(Generic[T, R]):
         self._path = path
         self._type = type_
         self._on_change = on_change
-        self._mirror = Mirror(project)
+        self._mirror = Mirror(project, self._warn)
+        self._warned = -math.inf
         self._must_list = True
         self._paged = False
         self._proved = -math.inf
@@ -130,15 +135,15 @@ class Watch(Generic[T, R]):
 
     @property
     def unreadable(self) -> int:
-        """Objects that could not be decoded, and so count as absent."""
-        return self._mirror.unreadable
+        """How many objects cannot be read now; what was known of them before stays."""
+        return len(self._mirror.unreadable)
 
     def staleness(self) -> float:
         """Seconds since `store` was current for sure: an event, a bookmark, a full list."""
         return time.monotonic() - self._proved if self.synced.is_set() else math.inf
 
     async def run(self) -> None:
-        """Follow for ever; only cancellation, or an exception of the handler or of `project`, ends it."""
+        """Follow for ever; only cancellation, or an exception of the handler, ends it."""
         async with contextlib.aclosing(self._changes()) as batches:
             # The handler is called here so that none of its exceptions is taken for trouble with the API server.
             async for changes in batches:
@@ -148,12 +153,17 @@ class Watch(Generic[T, R]):
     async def fresh(self) -> AsyncIterator[tuple[int, str, int, R]]:
         """A list made now, beside the watch and without touching `store`, to hold against it.
 
-        For each object: the list's version, its key, its own version, its record.
+        For each object: the list's version, its key, its own version, its record. One that cannot be read has the
+        record that it had.
         """
+        mirror = self._mirror
         async for text, items in self._kube.pages(self._path, self._type, query=self._selectors):
             for item in items:
-                if not isinstance(item, codec.Unreadable) and (record := self._mirror.project(item)) is not None:
-                    meta = item.metadata
+                meta = item.object.metadata if isinstance(item, codec.Unreadable) else item.metadata
+                record = mirror.read(item)
+                if isinstance(record, codec.Unreadable):
+                    record = mirror.kept(record)
+                if record is not None:
                     yield codec.version(text), codec.key(meta), codec.version(meta.resource_version), record
 
     async def _changes(self) -> AsyncGenerator[list[Change[R]], None]:
@@ -216,9 +226,6 @@ class Watch(Generic[T, R]):
         version = 0
         async for text, items in self._kube.pages(self._path, self._type, query=self._selectors):
             version = codec.version(text)
-            for item in items:
-                if isinstance(item, codec.Unreadable):
-                    self._warn(item)
             self._mirror.page(items)
         return version
 
@@ -237,10 +244,7 @@ class Watch(Generic[T, R]):
             self._opened = time.monotonic()
             async for chunk in chunks:
                 for line in lines.feed(chunk):
-                    event = codec.decode_event(self._type, line)
-                    if isinstance(event, codec.Unreadable):
-                        self._warn(event)
-                    if changes := mirror.feed(event):
+                    if changes := mirror.feed(codec.decode_event(self._type, line)):
                         yield changes
                     if not mirror.listing:
                         self._prove()
@@ -267,5 +271,8 @@ class Watch(Generic[T, R]):
             self.trouble = str(failure)
 
     def _warn(self, item: codec.Unreadable) -> None:
-        fields = {"watch": self.name, "object": codec.key(item.object.metadata), "error": item.why}
-        log.warning("object cannot be read, and counts as absent", extra=fields)
+        now = time.monotonic()
+        if now - self._warned >= WARN_SECONDS:
+            self._warned = now
+            fields = {"watch": self.name, "object": codec.key(item.object.metadata), "error": shorten(item.why)}
+            log.warning("object cannot be read: what was known of it stays", extra=fields)

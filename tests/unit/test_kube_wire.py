@@ -124,3 +124,45 @@ def test_a_version_that_is_no_number_is_an_error(text: str) -> None:
 
 def test_versions_compare_as_numbers() -> None:
     assert codec.version("10") > codec.version("9")
+
+
+def deep(depth: int) -> bytes:
+    """A WorkerPool as API servers take it: one of its fields may hold anything."""
+    odd = b'{"a":' * depth + b'"[{\\"' + b'"' + b"}" * depth
+    return b'{"metadata":{"name":"n","namespace":"ns","resourceVersion":"5"},"spec":{"template":%s}}' % odd
+
+
+@pytest.mark.parametrize("depth", [1_500, 10_000])
+def test_a_deep_object_is_unreadable_and_hides_no_other(depth: int) -> None:
+    event = codec.decode_event(WorkerPool, b'{"type":"ADDED","object":%s}' % deep(depth))
+    assert isinstance(event, codec.Unreadable)
+    assert codec.key(event.object.metadata) == "ns/n"
+    gone = codec.decode_event(WorkerPool, b'{"type":"DELETED","object":%s}' % deep(depth))
+    assert isinstance(gone, codec.Deleted)
+    page = b'{"metadata":{"resourceVersion":"9"},"items":[%s,%s]}' % (
+        deep(depth),
+        json.dumps({"metadata": META}).encode(),
+    )
+    meta, items = codec.decode_page(WorkerPool, page, "GET")
+    first, second = items
+    assert meta.resource_version == "9"
+    assert codec.key(second.metadata if isinstance(second, WorkerPool) else second.object.metadata) == "ns/n"
+    assert codec.key(first.metadata if isinstance(first, WorkerPool) else first.object.metadata) == "ns/n"
+    with pytest.raises(KubeError, match="cannot read"):
+        codec.decode(WorkerPool, deep(depth), "GET")
+
+
+def test_a_long_page_is_decoded_item_by_item() -> None:
+    items = [{"metadata": {**META, "name": f"n{each}", "annotations": {"a": "x" * 4096}}} for each in range(300)]
+    body = json.dumps({"metadata": {"resourceVersion": "9"}, "items": [*items, {"metadata": META, "spec": 7}]}).encode()
+    assert len(body) > codec.LAZY_BYTES
+    _, found = codec.decode_page(WorkerPool, body, "GET")
+    assert not isinstance(found, list)
+    *read, last = found
+    assert len(read) == 300 and isinstance(last, codec.Unreadable)
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1" * 21, "9" * 5_000, "٣"])
+def test_what_is_no_resource_version_is_refused(text: str) -> None:
+    with pytest.raises(KubeError, match="is no resourceVersion"):
+        codec.version(text)

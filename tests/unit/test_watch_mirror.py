@@ -1,6 +1,6 @@
 """What a watch knows: by table, and against a world that changes in every order."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -56,7 +56,7 @@ def live(*pools: WorkerPool, version: int = 10) -> Mirror[WorkerPool, Record]:
         (codec.Added(pool("a", 11, uid="v")), [("ns/a", ("u", 1), ("v", 1))], 11),
         (codec.Modified(pool("a", 9, replicas=2)), [], 10),
         (codec.Deleted(pool("a", 9)), [], 10),
-        (unreadable("a", 11), [("ns/a", ("u", 1), None)], 11),
+        (unreadable("a", 11), [], 11),
         (bookmark(12), [], 12),
     ],
     ids=[
@@ -79,6 +79,40 @@ def test_an_event_becomes_the_change_that_it_is(event: Any, changes: list[Any], 
     assert (mirror.feed(event), mirror.version) == (changes, version)
 
 
+class Known(NamedTuple):
+    uid: str
+    replicas: int
+
+
+def test_what_was_known_of_an_unreadable_object_stays_until_it_can_be_read_goes_or_is_another() -> None:
+    warned: list[str] = []
+
+    def project(each: WorkerPool) -> Known:
+        assert each.spec is not None
+        if each.spec.replicas > 9:
+            raise RecursionError("too deep")
+        return Known(each.metadata.uid, each.spec.replicas)
+
+    mirror: Mirror[WorkerPool, Known] = Mirror(project, lambda item: warned.append(item.why))
+    mirror.begin()
+    mirror.page([pool(name, 1) for name in ("changed", "deleted", "recreated", "listed")])
+    mirror.end(10)
+    for version, name in enumerate(("changed", "deleted", "recreated", "listed", "new", "changed"), 11):
+        assert mirror.feed(codec.Modified(pool(name, version, replicas=10))) == []
+    assert mirror.unreadable == {"ns/changed", "ns/deleted", "ns/recreated", "ns/listed", "ns/new"}
+    assert warned == ["RecursionError: too deep"] * 5  # once each
+    assert mirror.store == {f"ns/{each}": ("u", 1) for each in ("changed", "deleted", "recreated", "listed")}
+
+    assert mirror.feed(codec.Modified(pool("changed", 20, replicas=2))) == [("ns/changed", ("u", 1), ("u", 2))]
+    assert mirror.feed(codec.Deleted(pool("deleted", 21, replicas=10))) == [("ns/deleted", ("u", 1), None)]
+    mirror.begin()
+    mirror.page([pool("changed", 20, replicas=2), pool("listed", 14, replicas=10)])
+    mirror.page([pool("recreated", 22, uid="v", replicas=10)])
+    assert mirror.end(23) == [("ns/recreated", ("u", 1), None)]
+    assert mirror.unreadable == {"ns/listed", "ns/recreated"}
+    assert len(warned) == 5
+
+
 def test_a_list_is_compared_with_what_was_known_deletions_first() -> None:
     mirror = live(pool("same", 1), pool("gone", 2), pool("changed", 3), pool("recreated", 4))
     same = mirror.store["ns/same"]
@@ -96,7 +130,7 @@ def test_a_list_is_compared_with_what_was_known_deletions_first() -> None:
         ("ns/recreated", ("u", 1), ("v", 1)),
         ("ns/changed", ("u", 1), ("u", 3)),
     ]
-    assert (mirror.version, mirror.lists, mirror.unreadable) == (21, 2, 1)
+    assert (mirror.version, mirror.lists, mirror.unreadable) == (21, 2, {"ns/strange"})
     assert mirror.store["ns/same"] is same
 
 
