@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from ateplace import errors, names
+from ateplace.clock import boottime
 from ateplace.cluster import claim_patch
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import FINISHED
@@ -56,12 +57,20 @@ class Claims:
         self._writes: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._reads: dict[str, asyncio.Task[None]] = {}
 
-    async def open(self, node: Node, pool: str, *, write: bool, read: bool, until: float) -> None:
-        """Claim the node, read its pods, or both; raises KubeError when that failed, TimeoutError at `until`."""
+    async def open(
+        self, node: Node, pool: str, *, write: bool, read: bool, until: float, also: Iterable[Node] = ()
+    ) -> None:
+        """Claim the node, read its pods, or both; raises KubeError when that failed, TimeoutError at `until`.
+
+        `also` are claimed at the same time, and waited for as long. What becomes of them is in the ledger.
+        """
         tasks = [*([self._write(node, pool)] if write else ()), *([self._read(node)] if read else ())]
+        more = [self._write(one, pool) for one in also]
         async with asyncio.timeout_at(until):
             for task in tasks:
                 await asyncio.shield(task)
+        if more:
+            await asyncio.wait(more, timeout=max(0.0, until - asyncio.get_running_loop().time()))
 
     def ahead(self, nodes: Iterable[Node], pool: str, *, read: Callable[[Node], bool], wary: bool) -> list[str]:
         """Begin to claim; who needs one of them meanwhile waits for the same write. `wary`: one that must be read is
@@ -103,7 +112,7 @@ class Claims:
         value = claim_patch.value()
         meta = claim_patch.claims(uid, (pool,), value)
         for attempt in range(ATTEMPTS):
-            sent = time.monotonic()
+            sent = boottime()
             body = {"metadata": {**meta, "resourceVersion": str(unclaimed)} if unclaimed else meta}
             self._ledger.sending(name, pool, value, opening=unclaimed > 0)
             try:

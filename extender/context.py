@@ -5,6 +5,7 @@ import math
 import time
 
 from ateplace import errors
+from ateplace.clock import boottime
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import PodRecord, pool_record
 from ateplace.cluster.state import Pool
@@ -61,11 +62,12 @@ class Cases:
         return pool.uid
 
     def make(self, wanted: Demand, begun: float = math.inf) -> Case:
-        """What is known now about this pod; raises Unfit while there is no atelet to make room for."""
+        """What is known now about this pod; raises Unfit while there is no atelet to make room for. `begun`: when its
+        call began (`ateplace.clock`); inf when it is in none."""
         if not self._view.ledger.templates:
             raise Unfit(self._missing)
-        now = time.monotonic()
-        return Case(wanted, self._view.ledger, self._rules, now, begun, self._rooms.held(now))
+        now, reply_since = time.monotonic(), min(begun, boottime() - self._rules.window)
+        return Case(wanted, self._view.ledger, self._rules, now, reply_since, self._rooms.held(now))
 
     def claimant(self, wanted: Demand) -> Pool | None:
         """The pod's pool, if something can be decided for it now and claimed without being asked."""

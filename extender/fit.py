@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from ateplace.cluster import claims as claim_life
 from ateplace.cluster.ledger import READ, Ledger
 from ateplace.cluster.resources import CPU, MEMORY, PODS
 from ateplace.cluster.state import Node, Reading
@@ -50,21 +51,15 @@ class Rules(Struct, frozen=True, gc=False):
     reading_seconds: float = READ
     """Seconds for which what we read about a node's other pods is believed."""
     open_ahead: int = 24
-    trust_held: bool = True
-    """Whether a Held claim may be answered by our watch alone: only while the linger is longer than `stale_after`."""
-    lately: float = 0.0
-    """Seconds for which one may still be answered after its last pod went: half of what the linger is longer."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Rules":
-        extender, linger = settings.extender, settings.reconciler.linger
+        extender = settings.extender
         return cls(
             ateoms_per_node=extender.ateoms_per_node,
             atelet_unready_seconds=extender.atelet_unready_seconds,
-            window=linger / 2,
+            window=settings.reconciler.linger / 2,
             open_ahead=extender.open_ahead,
-            trust_held=linger > settings.cluster.stale_after,
-            lately=max(0.0, linger - settings.cluster.stale_after) / 2,
         )
 
 
@@ -75,8 +70,8 @@ class Case(Struct, frozen=True, gc=False):
     ledger: Ledger
     rules: Rules
     now: float
-    begun: float = inf
-    """When the call began; inf when the pod is in no call."""
+    reply_since: float = inf
+    """A claim that this process wrote since this moment may be answered (`answerable`)."""
     held: Mapping[str, int] = {}
     """Nodes with room that was made for ateoms (`extender.rooms`): placeholders do not go there."""
 
@@ -227,17 +222,5 @@ def claims(case: Case) -> bool:
 
 
 def answerable(case: Case, node: Node) -> bool:
-    """The reply rule (`Ledger.answerable`), in full where the settings allow it; else only what we wrote ourselves, and
-    so on a node that another process may be filling, which learns by the write that it is not alone.
-
-    What was written since the call began may be answered however short the linger is: the pod was unbound before that,
-    and is as long as the call lasts. The reconciler looks for unbound pods of the pool once the claim has been idle for
-    a linger, so after the write, and keeps it. Another pod may have come after that look, hence the window.
-    """
-    if not claims(case):
-        return True
-    window = max(case.rules.window, case.now - case.begun)
-    if case.rules.trust_held and not foreign(node):
-        return case.ledger.answerable(node.name, case.demand.pool, case.now, window, case.rules.lately)
-    tenant = node.tenants.get(case.demand.pool)
-    return tenant is not None and tenant.value is not None and case.now - tenant.sent < window
+    """Whether the node may be answered now, by the reply rule; a pod that claims nothing needs no claim."""
+    return not claims(case) or claim_life.answerable(node.tenants.get(case.demand.pool), case.reply_since)

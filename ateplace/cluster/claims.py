@@ -11,13 +11,15 @@ The life of one claim (one pool on one node):
 - A pod holds its pool's claim on its node from the moment our watch shows it bound there until the object is gone;
   Succeeded and Failed ones hold nothing, Terminating ones do. A placeholder holds it only while its pool is known to
   be there and `warm`.
+- The reply rule: filter answers a node only when this process itself wrote its claim, acknowledged, less than half a
+  linger ago (`answerable`). That a claim looks HELD in a watch is no reason to answer it.
 - A node's events are ordered by resourceVersion, so an event older than an acknowledged write cannot undo it; another
   uid under the same name is another node, about which nothing that was written or read before is true.
 - A node is our own while this process opened it and every claim on it is one that this process wrote. Others keep off
   such a node until its atelet is there (`extender.fit`), so all that is on its way to it is among our picks.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import inf
 
 from ateplace.cluster.records import NodeRecord, PodRecord
@@ -147,42 +149,6 @@ class Tenancy:
             return State.HELD
         return State.LINGERING if tenant.unused > tenant.changed else State.FRESH
 
-    def idle(self, name: str, pool_uid: str, now: float) -> float | None:
-        """Seconds that the claim has been unused *and* unchanged, as this process watched it; None when it is in use
-        or there is none."""
-        if self.state(name, pool_uid) not in {State.FRESH, State.LINGERING}:
-            return None
-        tenant = self._pools[pool_uid].nodes[name]
-        return now - max(tenant.changed, tenant.unused)
-
-    def answerable(self, name: str, pool_uid: str, now: float, window: float, lately: float = 0.0) -> bool:
-        """The reply rule: the claim is Held, or was within `lately` seconds, with the label in place, or this process
-        wrote it within `window`.
-
-        Why the cached state is good enough: a Held claim was held at most `stale_after` ago (else the view is stale
-        and nothing is answered), and the reconciler takes an unheld claim away only after a linger that is longer,
-        and not while a pod of the pool is unbound. One that is held no longer, by our watch, was held at most
-        `stale_after` before we saw its last pod go, so for the rest of a linger after that it is there as well. A write
-        of our own is timed from before it was sent, and the linger runs from after it, so within half a linger it is
-        still there.
-        """
-        node = self._nodes.get(name)
-        tenant = node.tenants.get(pool_uid) if node else None
-        if node is None or tenant is None or tenant.value is None or node.record is None:
-            return False
-        if now - tenant.sent < window:
-            return True
-        if not (node.record.labelled and pool_uid in node.record.claims):
-            return False
-        return tenant.holders(warm=self._pools[pool_uid].warm) > 0 or now - tenant.unused < lately
-
-    def missing(self, name: str) -> Iterator[str]:
-        """Pools that have live pods on a node and no claim there."""
-        node = self._nodes.get(name)
-        for uid, tenant in node.tenants.items() if node else ():
-            if tenant.value is None and tenant.holders(warm=self._pools[uid].warm):
-                yield uid
-
     # Inside.
 
     def _set_claim(self, node: Node, pool_uid: str, tenant: Tenant, value: str | None, now: float) -> None:
@@ -198,6 +164,19 @@ class Tenancy:
             _share(node)
             node.review_atelets(now)
         self._book.tell_pool(pool_uid)
+
+
+def answerable(tenant: Tenant | None, after: float) -> bool:
+    """The reply rule: whether this process wrote the claim, acknowledged, since that moment (`ateplace.clock`).
+
+    `after` is half a linger ago, or the beginning of the call if that is earlier. Why such a claim is still there: the
+    reconciler removes one only after it has seen it unchanged for a whole linger, and then read consistently that no
+    pod of the pool is on the node and none is unbound, with the version that it decided on. Suppose it did so after our
+    write. If it had not seen the write, its version is too old and the removal conflicts. If it had, that read came a
+    linger after the write, and so after our answer; the pod that we answered was there then, unbound or on the node.
+    The same holds however short the linger is for a write sent since the call began: the pod was there before it.
+    """
+    return tenant is not None and tenant.sent >= after
 
 
 def cool(pool: Pool, now: float) -> None:

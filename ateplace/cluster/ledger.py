@@ -55,9 +55,6 @@ class Ledger:
         self.is_ours = tenancy.is_ours
         self.live = tenancy.live
         self.state = tenancy.state
-        self.idle = tenancy.idle
-        self.answerable = tenancy.answerable
-        self.missing = tenancy.missing
 
         picks = self._picks = Picks(book, members)
         self.attempts = picks.attempts

@@ -36,7 +36,7 @@ class Tenant(Struct, gc=False):
     unused: float = -inf
     """When its last live pod here went; -inf when it never had one."""
     sent: float = -inf
-    """When the last write that this process had acknowledged was sent; -inf when none stands."""
+    """When the last write that this process had acknowledged was sent, by `ateplace.clock`; -inf when none stands."""
     version: int = 0
     """The node's resourceVersion after that write."""
     ateoms: int = 0

@@ -18,6 +18,7 @@ taken: usually that looks at the pool's own nodes and at none of the names.
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
+from typing import Final
 
 from msgspec import Struct
 
@@ -30,12 +31,15 @@ Ranked = tuple[float, str, Node]
 """Sorts the better first; names differ, so nodes are never compared."""
 SORTED_BELOW = 64
 EXPLAINED = 5
+ALSO: Final = 8
+"""Most nodes that a pod with preferences is answered beside its own: each of them is written at least twice a linger
+while such pods come."""
 
 
 class Choice(Struct, frozen=True, gc=False):
     node: Node
     also: tuple[str, ...] = ()
-    """More nodes that may be answered at once: for a pod with preferences of its own."""
+    """More nodes to answer, once they are claimed: for a pod with preferences of its own."""
     ahead: tuple[Node, ...] = ()
     """Nodes to claim at the same time for the pods that come next."""
     ranking: tuple[tuple[str, Warmth, float], ...] = ()
@@ -239,7 +243,8 @@ def _also_seen(seen: list[Node], warm: Iterator[Node]) -> Iterator[Node]:
 
 
 def _several(case: Case, warm: list[Node]) -> tuple[Node | None, tuple[str, ...]]:
-    """For a pod with preferences: the node where the pick is counted, if one is open; and those its pool holds.
+    """For a pod with preferences: the node where the pick is counted, if one is open; and some of those its pool holds,
+    taken evenly from the fullest to the emptiest, so that the pod's preferences find a choice.
 
     Of the latter only those whose atelet is bound: a pod that goes where it was not counted could take the room that
     is kept for an atelet that is still to come. Where one of a burst has just been sent, and atelet is not there yet,
@@ -250,12 +255,13 @@ def _several(case: Case, warm: list[Node]) -> tuple[Node | None, tuple[str, ...]
         tenant = node.tenants.get(case.demand.pool)
         if tenant is None or not (tenant.ateoms or tenant.picks):
             fresh = fresh or node
-        elif node.atelet_bound and answerable(case, node):
+        elif node.atelet_bound:
             if _takes_uncounted(case, node):
                 held.append(node.name)
-        elif tenant.picks and not node.atelet_bound:
+        elif tenant.picks:
             coming = coming or node
-    return coming or fresh, tuple(sorted(held))
+    step = max(1, -(-len(held) // ALSO))
+    return coming or fresh, tuple(sorted(held[::step]))
 
 
 def _takes_uncounted(case: Case, node: Node) -> bool:

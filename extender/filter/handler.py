@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from ateplace import errors
+from ateplace.clock import boottime
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import PodRecord, pod_record
 from ateplace.cluster.state import Node, Warmth
@@ -133,8 +134,8 @@ class Verbs:
 
     async def _filter(self, pod: Pod, record: PodRecord, sent: Names, until: float) -> FilterResult:
         ledger = self._view.ledger
-        begun = time.monotonic()
-        ledger.expire(begun)
+        begun = boottime()
+        ledger.expire(time.monotonic())
         known = record.uid in ledger.pods
         wanted = demand(pod, record, await self._cases.pool(record, until))
         case = self._cases.make(wanted, begun)
@@ -172,11 +173,12 @@ class Verbs:
             self._assume(case, node)
             ahead = self.claims.ahead(choice.ahead, wanted.pool, read=partial(unread, case), wary=wary)
             write, read = not answerable(case, node), unread(case, node)
-            if not (write or read):
+            also = [one for name in choice.also if not answerable(case, one := ledger.nodes[name])]
+            if not (write or read or also):
                 return self._place(case, record, choice, ahead)
             tried.add(node.name)
             try:
-                await self.claims.open(node, wanted.pool, write=write, read=read, until=until)
+                await self.claims.open(node, wanted.pool, write=write, read=read, until=until, also=also)
             except (errors.NotFound, errors.Conflict, errors.Invalid) as error:
                 refused = f"{node.name} cannot be claimed: {error}"
                 log.info("node cannot be claimed", extra={"node": node.name, "reason": str(error)})
@@ -188,7 +190,7 @@ class Verbs:
             full = no_room(case, node)
             if known and record.uid not in ledger.pods:
                 raise Unfit(GONE)
-            if answerable(case, node) and not drop(case, node) and not full:
+            if _fits(case, node) and not full:
                 self._assume(case, node)
                 return self._place(case, record, choice, ahead)
             if full in FILLED:
@@ -228,7 +230,7 @@ class Verbs:
         if case.now - attempt.at > REPLAY_SECONDS or attempt.node not in sent:
             return None
         node = case.ledger.nodes[attempt.node]
-        return node if answerable(case, node) and not drop(case, node) else None
+        return node if _fits(case, node) else None
 
     def _open_for(self, wanted: Demand, sent: Sent) -> None:
         """Claim the node that a pod of this pool would get now, if an ateom still waits for one."""
@@ -266,7 +268,7 @@ class Verbs:
     def _answer(self, case: Case, record: PodRecord, choice: Choice, ahead: Collection[str] = ()) -> FilterResult:
         self.hold.placed(case.demand.uid)
         node, nodes = choice.node, case.ledger.nodes
-        also = [name for name in choice.also if name in nodes and answerable(case, nodes[name])]
+        also = [name for name in choice.also if name in nodes and _fits(case, nodes[name])]
         warmth = Warmth.READY if node.atelet_ready else Warmth.CLAIMED if node.atelets else Warmth.COLD
         metrics.CALLS.labels("filter", "answered").inc()
         if not record.placeholder:
@@ -310,6 +312,11 @@ class Verbs:
             metrics.DROPPED.labels(reason).inc(count)
         self.ring.add(_key(record), "filter", f"refused all {len(said.reasons)} nodes", said.notes)
         return FilterResult(node_names=[], unresolvable=said.reasons)
+
+
+def _fits(case: Case, node: Node) -> bool:
+    """Whether the node may be answered, and is one where a pod of this pool may go."""
+    return answerable(case, node) and not drop(case, node)
 
 
 def _bad(reason: str) -> FilterResult:

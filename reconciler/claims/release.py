@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from ateplace import errors, names
+from ateplace.clock import boottime
 from ateplace.cluster import claim_patch
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import FINISHED
@@ -111,7 +112,7 @@ class Claims:
         metadata = claim_patch.claims(plan.uid, plan.add, value)
         if plan.label is False:
             metadata |= {"labels": {names.NODE_LABEL: None}, "resourceVersion": str(plan.version)}
-        sent = self._clock()
+        sent = boottime()
         version = await self._patch(name, metadata)
         for pool in plan.add:
             self._view.ledger.acknowledge(

@@ -146,5 +146,6 @@ def case(
     now: float = 0.0,
 ) -> Case:
     wanted = Demand(uid=uid, pool=pool_uid, shape=shape, placeholder=placeholder, choosy=choosy)
+    rules = rules or Rules()
     known.daemonset_seen(atelet_template, now)
-    return Case(wanted, known, rules or Rules(), now)
+    return Case(wanted, known, rules, now, now - rules.window)

@@ -25,7 +25,7 @@ from extender.protocol import FilterResult, extender_args, preemption_args
 from tests.unit.cluster import SMALL, atelet, ledger, node, pod, pool, template
 from tests.unit.kube_server import Answer, Request, Server, connected, kubeconfig, serving, until
 
-POD = {
+POD: dict[str, dict[str, Any]] = {
     "metadata": {"name": "p", "namespace": "ns", "uid": "p", "resourceVersion": "1"},
     "spec": {"containers": [{"name": "c"}]},
 }
@@ -124,9 +124,12 @@ async def overtaken(api: Api, request: Request, answer: Answer) -> None:
 
 
 class Rig:
-    def __init__(self, api: Api, server: Server, kube: Kube, nodes: tuple[str, ...]) -> None:
+    def __init__(
+        self, api: Api, server: Server, kube: Kube, nodes: tuple[str, ...], settings: Settings | None = None
+    ) -> None:
+        settings = settings or Settings()
         self.api, self.server = api, server
-        self.view = View(kube, Settings())
+        self.view = View(kube, settings)
         for watch in self.view.watches:
             watch.synced.set()
             watch.staleness = lambda: 0.0  # type: ignore[method-assign]
@@ -136,17 +139,24 @@ class Rig:
         self.ledger.pod_seen(pod("p"), 0)
         for name in nodes:
             self.ledger.node_seen(node(name), 0)
-        self.verbs = Verbs(kube, self.view, Settings())
+        self.verbs = Verbs(kube, self.view, settings)
 
-    async def filter(self, *nodes: str, labels: dict[str, str] = LABELS) -> FilterResult:
-        sent = {**POD, "metadata": {**POD["metadata"], "labels": labels}}  # type: ignore[dict-item]
+    async def filter(self, *nodes: str, uid: str = "p", labels: dict[str, str] = LABELS, **spec: Any) -> FilterResult:
+        metadata: Any = {**POD["metadata"], "labels": labels, "uid": uid, "name": uid}
+        sent = {"metadata": metadata, "spec": {**POD["spec"], **spec}}
         return await self.verbs.filter(extender_args(json.dumps({"Pod": sent, "NodeNames": nodes}).encode()))
 
 
-def ask(directory: Path, api: Api, use: Callable[[Rig], Awaitable[Any]], *nodes: str) -> Any:
+def ask(
+    directory: Path,
+    api: Api,
+    use: Callable[[Rig], Awaitable[Any]],
+    *nodes: str,
+    settings: Settings | None = None,
+) -> Any:
     async def main() -> Any:
         async with serving(api) as server, connected(kubeconfig(directory, server.url, token="t")) as kube:
-            rig = Rig(api, server, kube, nodes)
+            rig = Rig(api, server, kube, nodes, settings)
             try:
                 return await use(rig)
             finally:
@@ -330,7 +340,7 @@ def test_a_node_is_read_before_strangers_are_preempted_there_and_again_afterward
         rig.api.strangers = {"n1": [stranger("s1", "7900m")], "n2": [stranger("s2", "4"), stranger("s3", "4")]}
         named = {"n1": ["s1"], "n2": ["s2", "nobody"]}
         body = {
-            "Pod": {**POD, "metadata": {**POD["metadata"], "labels": LABELS}},  # type: ignore[dict-item]
+            "Pod": {**POD, "metadata": {**POD["metadata"], "labels": LABELS}},
             "NodeNameToMetaVictims": {name: {"Pods": [{"UID": uid} for uid in uids]} for name, uids in named.items()},
         }
         answer = await rig.verbs.preempt(preemption_args(json.dumps(body).encode()))
@@ -534,7 +544,7 @@ def test_every_call_is_counted_by_what_was_answered(tmp_path: Path) -> None:
         await rig.verbs.filter(extender_args(b'{"NodeNames":["n1"]}'))
         await rig.verbs.filter(extender_args(json.dumps({"Pod": POD}).encode()))
         await rig.verbs.prioritize(extender_args(json.dumps({"Pod": POD, "NodeNames": ["n1"]}).encode()))
-        labelled = {**POD, "metadata": {**POD["metadata"], "labels": LABELS}}  # type: ignore[dict-item]
+        labelled = {**POD, "metadata": {**POD["metadata"], "labels": LABELS}}
         await rig.verbs.prioritize(extender_args(json.dumps({"Pod": labelled, "NodeNames": ["n1"]}).encode()))
         more = {key: now - before.get(key, 0) for key, now in calls().items() if now != before.get(key, 0)}
         assert more == {

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -11,7 +11,6 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
 from ateplace.cluster.resources import Shape
 from ateplace.cluster.state import Node, Reading
-from ateplace.settings import Cluster, Reconciler, Settings
 from extender import fit as why
 from extender.filter.choose import _ranked, choose, refusals
 from extender.fit import Case, Rules
@@ -282,6 +281,14 @@ def test_nothing_is_claimed_ahead_for_placeholders_or_with_the_setting_at_zero()
     assert ahead(burst(1000, rules=Rules(open_ahead=0)), NAMES) == []
 
 
+def test_a_pod_with_preferences_is_answered_some_of_many_nodes_from_the_fullest_to_the_emptiest() -> None:
+    held = [f"n{number:02d}" for number in range(20)]
+    there = (pod(f"{name}-{each}", name, shape=HALF) for each in range(20) for name in held[each:])
+    known = ledger(pool(), *(one for name in held for one in (node(name, "A", cpu=20_000), atelet(name))), *there)
+    choice = choose(case(known, choosy=True), sent(*held))
+    assert choice and (choice.node.name, choice.also) == ("n19", ("n01", "n04", "n07", "n10", "n13", "n16"))
+
+
 def test_a_pod_with_preferences_gets_what_its_pool_holds_and_one_fresh_node() -> None:
     known = ledger(
         *ready("a", "A", pods=[pod("1", "a")]),
@@ -454,33 +461,7 @@ def test_a_write_of_our_own_for_another_pool_leaves_the_node_ours() -> None:
     assert not known.nodes["n1"].own, "without a claim it is nobody's"
 
 
-def test_a_node_that_another_process_may_be_filling_is_touched_before_it_is_answered() -> None:
-    known = ledger(pool(), node("n1", "A"), pod("1", "n1"))
-    assert not why.answerable(case(known), known.nodes["n1"])
-    known.atelet_seen(atelet("n1"), 1)
-    assert why.answerable(case(known), known.nodes["n1"])
-
-
-def test_a_write_is_answered_within_half_a_linger_and_to_the_call_that_made_it_however_short_that_is() -> None:
-    known = ledger(pool(), node("n1"))
-    opened(known, "n1")
-    short = Rules(window=1.0)
-    n1 = known.nodes["n1"]
-    assert why.answerable(case(known, rules=short, now=0.9), n1)
-    assert not why.answerable(case(known, rules=short, now=1.0), n1)
-    assert why.answerable(structs.replace(case(known, rules=short, now=4.0), begun=-0.1), n1)
-    assert not why.answerable(structs.replace(case(known, rules=short, now=4.0), begun=0.1), n1)
-
-
-@pytest.mark.parametrize(("linger", "trusted"), [(120.0, True), (75.0, False), (10.0, False)])
-def test_a_held_claim_is_trusted_only_while_the_linger_outlasts_a_stale_view(linger: float, trusted: bool) -> None:
-    settings = Settings(cluster=Cluster(stale_after=75.0), reconciler=Reconciler(linger=linger))
-    rules = Rules.of(settings)
-    assert (rules.window, rules.lately) == (linger / 2, 22.5 if trusted else 0.0)
-    known = ledger(pool(), *ready("n1", "A", pods=[pod("1", "n1")]))
-    assert why.answerable(case(known, rules=rules), known.nodes["n1"]) is trusted
-
-
+@settings(deadline=None)
 @given(st.data())
 def test_nodes_are_chosen_in_the_order_that_sorting_them_all_would_give(data: st.DataObject) -> None:
     known = ledger(pool("A"), pool("B"))

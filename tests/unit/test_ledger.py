@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import structs
 
+from ateplace.cluster import claims as claims_
 from ateplace.cluster.ledger import EXPIRY, UNSEEN, Ledger
 from ateplace.cluster.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
 from ateplace.cluster.resources import MEMORY, Shape
@@ -17,9 +18,8 @@ from tests.unit import cluster
 
 SMALL = Shape((("cpu", 100),), (("cpu", 100), ("memory", 200)))
 LARGE = Shape((("cpu", 1000), ("gpu", 1)), (("cpu", 1000), ("gpu", 1), ("memory", 200)))
-WINDOW = 60.0
 REPLY = 5.0
-"""The window where every step takes a second."""
+"""Half a linger, where every step takes a second."""
 
 
 def node(name: str = "n1", uid: str = "", version: int = 1, **claims: str) -> NodeRecord:
@@ -45,6 +45,24 @@ def acknowledge(ledger: Ledger, version: int, *, sent: float = 0.0, value: str =
     ledger.acknowledge("n1", "n1-uid", "A", value=value, version=version, sent=sent, now=sent)
 
 
+def answerable(ledger: Ledger, after: float) -> bool:
+    return claims_.answerable(ledger.nodes["n1"].tenants.get("A"), after)
+
+
+def idle(ledger: Ledger, now: float) -> float | None:
+    """Seconds that pool A's claim on n1 has been unused and unchanged; None when it is in use or there is none."""
+    tenant = ledger.nodes["n1"].tenants.get("A")
+    if tenant is None or tenant.value is None or ledger.live("n1", "A"):
+        return None
+    return now - max(tenant.changed, tenant.unused)
+
+
+def missing(ledger: Ledger, name: str) -> list[str]:
+    """Pools that have live pods on a node and no claim there."""
+    node = ledger.nodes.get(name)
+    return [uid for uid, one in node.tenants.items() if one.value is None and ledger.live(name, uid)] if node else []
+
+
 def test_a_claim_goes_from_none_to_fresh_to_held_to_lingering_to_none() -> None:
     ledger = Ledger()
     ledger.node_seen(node(), 0)
@@ -64,40 +82,28 @@ def test_a_claim_goes_from_none_to_fresh_to_held_to_lingering_to_none() -> None:
 def test_a_claim_is_idle_since_it_was_last_used_or_last_changed_whichever_is_later() -> None:
     ledger = Ledger()
     ledger.node_seen(node(A="1"), 10)
-    assert ledger.idle("n1", "A", 15) == 5
+    assert idle(ledger, 15) == 5
     ledger.pod_seen(pod(on="n1"), 20)
-    assert ledger.idle("n1", "A", 25) is None
+    assert idle(ledger, 25) is None
     ledger.pod_gone("p1", 30)
-    assert ledger.idle("n1", "A", 35) == 5
+    assert idle(ledger, 35) == 5
     ledger.node_seen(node(version=2, A="2"), 40)
-    assert ledger.idle("n1", "A", 45) == 5
+    assert idle(ledger, 45) == 5
     ledger.node_seen(node(version=3, A="2"), 50)
-    assert ledger.idle("n1", "A", 60) == 20
+    assert idle(ledger, 60) == 20
 
 
-def test_a_node_may_be_answered_when_held_or_when_we_wrote_it_within_the_window() -> None:
+def test_a_node_may_be_answered_only_when_we_wrote_its_claim_lately() -> None:
     ledger = Ledger()
     ledger.node_seen(node(A="1"), 0)
-    assert not ledger.answerable("n1", "A", 0, WINDOW), "a claim that another process wrote"
+    assert not answerable(ledger, -60), "a claim that another process wrote"
     ledger.pod_seen(pod(on="n1"), 0)
-    assert ledger.answerable("n1", "A", 0, WINDOW), "held"
-    ledger.pod_gone("p1", 1)
-    assert not ledger.answerable("n1", "A", 1, WINDOW), "lingering"
-    assert ledger.answerable("n1", "A", 1, WINDOW, lately=1.0), "held until a moment ago"
-    assert not ledger.answerable("n1", "A", 2, WINDOW, lately=1.0), "held until too long ago"
+    assert not answerable(ledger, -60), "nor one that a watch shows to be held"
     acknowledge(ledger, 2, sent=5, value="2")
-    assert ledger.answerable("n1", "A", 64, WINDOW), "our own write"
-    assert not ledger.answerable("n1", "A", 65, WINDOW), "our own write, too long ago"
-
-
-def test_a_held_claim_without_the_label_is_not_answered() -> None:
-    ledger = Ledger()
-    ledger.pod_seen(pod(on="n1"), 0)
-    record = node(A="1")
-    ledger.node_seen(record, 0)
-    assert ledger.answerable("n1", "A", 0, WINDOW)
-    ledger.node_seen(structs.replace(record, labelled=False), 0)
-    assert not ledger.answerable("n1", "A", 0, WINDOW)
+    assert answerable(ledger, 5.0), "our own write"
+    assert not answerable(ledger, 5.1), "our own write, too long ago"
+    ledger.pod_gone("p1", 6)
+    assert answerable(ledger, 4.9), "whoever uses it"
 
 
 def test_an_event_from_before_our_write_does_not_undo_it_and_a_later_one_does() -> None:
@@ -105,16 +111,16 @@ def test_an_event_from_before_our_write_does_not_undo_it_and_a_later_one_does() 
     ledger.node_seen(node(version=1), 0)
     acknowledge(ledger, 5)
     ledger.node_seen(node(version=4), 1)
-    assert ledger.answerable("n1", "A", 1, WINDOW)
+    assert answerable(ledger, -1)
     ledger.node_seen(node(version=6), 2)
-    assert not ledger.answerable("n1", "A", 2, WINDOW)
+    assert not answerable(ledger, -1)
 
 
 def test_an_acknowledgement_that_arrives_after_the_removal_was_watched_is_ignored() -> None:
     ledger = Ledger()
     ledger.node_seen(node(version=6), 0)
     acknowledge(ledger, 5)
-    assert not ledger.answerable("n1", "A", 0, WINDOW)
+    assert not answerable(ledger, -1)
     assert ledger.state("n1", "A") is State.NONE
     assert not ledger.pools and not ledger.nodes["n1"].tenants, "nothing speaks for it"
 
@@ -128,9 +134,9 @@ def test_our_own_write_is_not_answered_once_somebody_has_removed_the_label(quick
         ledger.node_seen(removed, 1)
     acknowledge(ledger, 5)
     if not quicker:
-        assert ledger.answerable("n1", "A", 1, WINDOW)
+        assert answerable(ledger, -1)
         ledger.node_seen(removed, 1)
-    assert not ledger.answerable("n1", "A", 1, WINDOW)
+    assert not answerable(ledger, -1)
 
 
 def test_another_node_under_the_same_name_has_none_of_the_old_ones_claims() -> None:
@@ -158,14 +164,14 @@ def test_succeeded_and_failed_pods_hold_nothing_and_terminating_ones_do() -> Non
 def test_a_pod_without_the_uid_label_follows_the_pool_that_has_its_name() -> None:
     ledger = Ledger()
     ledger.pod_seen(pod(on="n1", pool_uid=""), 0)
-    assert list(ledger.missing("n1")) == []
+    assert missing(ledger, "n1") == []
     ledger.pool_seen(pool("A"), 1)
-    assert list(ledger.missing("n1")) == ["A"]
+    assert missing(ledger, "n1") == ["A"]
     ledger.pool_seen(pool("B"), 2)
     ledger.pool_gone("A", 3)
-    assert list(ledger.missing("n1")) == ["B"]
+    assert missing(ledger, "n1") == ["B"]
     ledger.pool_gone("B", 4)
-    assert list(ledger.missing("n1")) == [] and not ledger.pools
+    assert missing(ledger, "n1") == [] and not ledger.pools
 
 
 @pytest.mark.parametrize("pool_first", [True, False])
@@ -193,7 +199,7 @@ def test_placeholders_hold_a_claim_only_while_their_pool_is_warm() -> None:
     assert ledger.state("n1", "A") is State.HELD
     ledger.pool_seen(pool(warm=False), 5)
     assert ledger.state("n1", "A") is State.LINGERING
-    assert ledger.idle("n1", "A", 7) == 2
+    assert idle(ledger, 7) == 2
 
 
 def test_a_pick_counts_until_the_watch_shows_where_the_pod_is() -> None:
@@ -259,7 +265,7 @@ def test_placeholders_of_a_pool_that_nobody_has_seen_hold_nothing_and_ateoms_do(
     ledger.pool_seen(pool(), 5)
     assert ledger.state("n1", "A") is State.HELD
     ledger.pool_gone("A", 10)
-    assert ledger.idle("n1", "A", 12) == 2
+    assert idle(ledger, 12) == 2
     ledger.pod_seen(pod("p2", on="n1"), 13)
     assert ledger.state("n1", "A") is State.HELD, "an ateom that its pool has left behind"
 
@@ -578,13 +584,9 @@ class LedgerMachine(RuleBasedStateMachine):
                 state = ledger.state(name, uid)
                 assert (state is State.NONE) == (claims[uid] is None)
                 assert (state is State.HELD) == (claims[uid] is not None and holders > 0)
-                assert (ledger.idle(name, uid, self.now) is not None) == (state in {State.FRESH, State.LINGERING})
-                assert (uid in ledger.missing(name)) == (claims[uid] is None and holders > 0)
-                record, acked = self.seen.get(name), self.acked.get((name, uid))
-                held = record is not None and record.labelled and uid in record.claims and holders > 0
-                wrote = acked is not None and self.now - acked[3] < REPLY
-                expected = claims[uid] is not None and (held or wrote)
-                assert ledger.answerable(name, uid, self.now, REPLY) == expected
+                acked, tenant = self.acked.get((name, uid)), entry.tenants.get(uid) if entry else None
+                wrote = acked is not None and acked[3] >= self.now - REPLY
+                assert claims_.answerable(tenant, self.now - REPLY) == (claims[uid] is not None and wrote)
         for uid in POOLS:
             found = ledger.pools.get(uid)
             owned = [p for p in self.pods.values() if self.owner(p) == uid]
