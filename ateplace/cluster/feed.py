@@ -1,16 +1,22 @@
 """The cluster as the roles see it: six watches that fill one ledger.
 
 One view per process, shared by whatever roles run in it (`View.of(runtime)`). It is good to decide from when `reason()`
-is None: every watch has delivered a full list, and none has been silent for longer than `cluster.stale_after`. That
-bound is what the reply rule's soundness rests on (`Ledger.answerable`): it must stay below the reconciler's linger.
+is None: every watch has delivered a full list, none has been silent for longer than `cluster.stale_after`, and neither
+has the API server left a consistent read unanswered for so long. Bookmarks alone do not say that it still hears etcd.
+How old the view is decides how good an answer is; that no released node is answered does not depend on it
+(`ateplace.cluster.claims.answerable`).
 """
 
+import asyncio
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from ateplace import label_selectors, names
+from msgspec import Struct
+
+from ateplace import errors, label_selectors, names
 from ateplace.cluster import records
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import AteletRecord, AteletTemplate, NodeRecord, PodRecord, PoolRecord
@@ -23,13 +29,25 @@ from ateplace.settings import Settings
 R = TypeVar("R", PodRecord, AteletRecord, AteletTemplate, PoolRecord)
 PodListener = Callable[[PodRecord | None, PodRecord | None], None]
 
+CONSISTENT_READS: Final = 5
+"""How often within `stale_after` something is read consistently."""
+
+log = logging.getLogger(__name__)
+
+
+class Nothing(Struct):
+    """What we want to know of the answer: that there is one."""
+
 
 class View:
     """`ledger` is kept up to date from the moment the watches run."""
 
     def __init__(self, kube: Kube, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self.ledger = Ledger()
+        self._kube = kube
         self._clock = clock
+        self._consistent = clock()
+        """When the API server last answered a consistent read."""
         self._on_pod: list[PodListener] = []
         self._stale_after = settings.cluster.stale_after
         self._distrusted = ""
@@ -93,6 +111,7 @@ class View:
             view = cls(runtime.kube, runtime.settings)
             for watch in view.watches:
                 runtime.spawn(watch.run(), f"watch {watch.name}")
+            runtime.spawn(view.read_consistently(), "consistent reads")
             runtime.health.add("view", view.reason)
             return view
 
@@ -112,7 +131,21 @@ class View:
                 if not watch.synced.is_set():
                     return f"the watch of {watch.name} has not synced yet"
                 return f"the watch of {watch.name} has been silent for {age:.0f} s"
+        age = self._clock() - self._consistent
+        if age > self._stale_after:
+            return f"the API server has answered no consistent read for {age:.0f} s"
         return None
+
+    async def read_consistently(self) -> None:
+        """For ever, ask now and then for one Node as etcd has it: an API server that cannot say should not be believed
+        in anything else."""
+        while True:
+            try:
+                await self._kube.get(paths.NODES.everywhere, Nothing, query={"limit": "1"})
+                self._consistent = self._clock()
+            except (errors.KubeError, TimeoutError) as error:
+                log.warning("no consistent read", extra={"reason": str(error)})
+            await asyncio.sleep(self._stale_after / CONSISTENT_READS)
 
     async def synced(self) -> None:
         """Return once every watch has delivered a full list."""

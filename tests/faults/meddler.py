@@ -6,6 +6,7 @@ it does to a request is decided by `rule`, which may be replaced at any time.
 
 import asyncio
 import enum
+import json
 import ssl
 import threading
 from collections import Counter
@@ -32,6 +33,7 @@ class Fate(enum.Enum):
     ENDLESS_500 = "500, not carried out, with a body that does not end"
 
 
+BOOKMARK_SECONDS = 0.5
 PASSED = ("Content-Type", "Accept", "Accept-Encoding")
 
 Rule = Callable[[str, str], Fate]
@@ -66,6 +68,9 @@ class Meddler:
         """How often each watch was cut, by what it watches."""
         self.delay = 0.0
         """Seconds by which every answer but a watch's is late."""
+        self.cut_off = ""
+        """While not empty: streams say nothing but bookmarks with this version, as an API server does that has lost its
+        etcd."""
         self.away = False
         """While True nothing gets through, and streams are cut."""
         self.kubeconfig = Path()
@@ -115,7 +120,9 @@ class Meddler:
         tls: ssl.SSLContext = pki.client_context(self._plane.ca, self._plane.directory / "pki" / "admin")
         connector = aiohttp.TCPConnector(ssl=tls, limit=0)
         timeout = aiohttp.ClientTimeout(total=None)
-        self._upstream = aiohttp.ClientSession(connector=connector, auto_decompress=False, timeout=timeout)
+        self._upstream = aiohttp.ClientSession(
+            connector=connector, auto_decompress=False, timeout=timeout, read_bufsize=16 * 1024 * 1024
+        )
         app = web.Application(client_max_size=16 * 1024 * 1024)
         app.router.add_route("*", "/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -176,7 +183,7 @@ class Meddler:
     async def _stream(self, request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
-        task = asyncio.ensure_future(_copy(answer, response))
+        task = asyncio.ensure_future(self._copy(answer, response))
         kind = ("labelSelector", "fieldSelector")
         self._streams[task] = " ".join([request.path, *(request.query[key] for key in kind if key in request.query)])
         try:
@@ -191,6 +198,20 @@ class Meddler:
             return _lose(request)
         return response
 
+    async def _copy(self, answer: aiohttp.ClientResponse, response: web.StreamResponse) -> None:
+        while not answer.content.at_eof():
+            line = asyncio.ensure_future(answer.content.readline())
+            try:
+                while not (await asyncio.wait({line}, timeout=BOOKMARK_SECONDS))[0] or self.cut_off:
+                    if self.cut_off:
+                        meta = {"resourceVersion": self.cut_off}
+                        event = {"type": "BOOKMARK", "object": {"metadata": meta}}
+                        await response.write(json.dumps(event).encode() + b"\n")
+                        await asyncio.sleep(BOOKMARK_SECONDS)
+                await response.write(line.result())
+            finally:
+                line.cancel()
+
     async def _never_end(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=500)
         await response.prepare(request)
@@ -202,11 +223,6 @@ class Meddler:
         except ConnectionError:
             self.endless.append(taken)
         return response
-
-
-async def _copy(answer: aiohttp.ClientResponse, response: web.StreamResponse) -> None:
-    async for chunk in answer.content.iter_any():
-        await response.write(chunk)
 
 
 def _lose(request: web.Request) -> web.StreamResponse:

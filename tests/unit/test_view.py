@@ -1,6 +1,8 @@
 """The view: what may be decided from, and what reaches the ledger."""
 
+import asyncio
 import itertools
+from pathlib import Path
 from typing import cast
 
 import msgspec
@@ -11,8 +13,9 @@ from ateplace.cluster.records import atelet_template, node_record
 from ateplace.cluster.state import State
 from ateplace.kube import Kube
 from ateplace.kube.objects import DaemonSet, Node
-from ateplace.settings import Settings
+from ateplace.settings import Cluster, Settings
 from tests.unit.cluster import atelet, node, pod, pool
+from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving, until
 
 
 @pytest.fixture
@@ -37,6 +40,42 @@ def test_nothing_may_be_decided_once_a_watch_has_been_silent_for_too_long(view: 
     assert view.reason() is None
     view.nodes.staleness = lambda: 76.0  # type: ignore[method-assign]
     assert view.reason() == "the watch of nodes has been silent for 76 s"
+
+
+def test_nothing_may_be_decided_once_the_api_server_has_answered_no_consistent_read_for_too_long(
+    tmp_path: Path,
+) -> None:
+    """It sends bookmarks, and so its watches look alive, but it cannot reach etcd."""
+    now, cut_off = 100.0, False
+
+    async def handle(request: Request, answer: Answer) -> None:
+        assert (request.path, request.query) == ("/api/v1/nodes", {"limit": "1"})
+        if cut_off:
+            await answer.refuse(500, "InternalError", "etcdserver: request timed out")
+        else:
+            await answer.reply(200, {"metadata": {"resourceVersion": "1"}, "items": []})
+
+    async def main() -> None:
+        nonlocal now, cut_off
+        settings = Settings(cluster=Cluster(stale_after=0.5))
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url, token="t")) as kube:
+            view = View(kube, settings, clock=lambda: now)
+            for watch in view.watches:
+                watch.synced.set()
+                watch.staleness = lambda: 0.0  # type: ignore[method-assign]
+            reading = asyncio.create_task(view.read_consistently())
+            now += 10
+            await until(lambda: view.reason() is None)
+            cut_off = True
+            asked = len(server.requests)
+            await until(lambda: len(server.requests) > asked)
+            now += 10
+            await until(lambda: view.reason() == "the API server has answered no consistent read for 10 s")
+            cut_off = False
+            await until(lambda: view.reason() is None)
+            reading.cancel()
+
+    asyncio.run(main())
 
 
 def test_an_object_recreated_under_its_name_is_another_one(view: View) -> None:
