@@ -26,7 +26,7 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import FINISHED
 from ateplace.cluster.resources import Amounts, host_ports, pack, requests, total
 from ateplace.cluster.state import Node, Reading
-from ateplace.kube import Kube, paths
+from ateplace.kube import Kube, paths, selectors
 from ateplace.kube.objects import Metadata, Pod
 from ateplace.settings import Substrate
 from extender import metrics
@@ -160,7 +160,7 @@ class Claims:
         at = time.monotonic()
         found: dict[str, Amounts] = {}
         ports: set[tuple[str, int]] = set()
-        query = {"fieldSelector": f"spec.nodeName={name}", "resourceVersion": "0"}
+        query = {"fieldSelector": selectors.on_node(name), "resourceVersion": "0"}
         async for pod in self._kube.list(paths.PODS.everywhere, Pod, query=query):
             if self._counts(pod):
                 found[pod.metadata.uid] = requests(pod.spec, pod.status)

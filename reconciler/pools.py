@@ -35,7 +35,7 @@ from ateplace.cluster.claim_patch import MANAGER
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import PoolRecord
 from ateplace.cluster.state import Pool
-from ateplace.kube import Kube, paths
+from ateplace.kube import Kube, paths, selectors
 from ateplace.kube.objects import Metadata, OwnerReference
 from ateplace.settings import Settings
 from reconciler import metrics
@@ -230,9 +230,15 @@ class Pools:
         UID, and what carries its name and no UID. The ledger counts the same ones: any of them may hold a claim."""
         path = paths.PODS.within(record.namespace)
         alive = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-        uid = names.POOL_UID_LABEL
-        named = (f"{label}={record.name},!{uid}" for label in (self._pool_label, names.PLACEHOLDER_LABEL))
-        for labels in (f"{uid}={record.uid}", *named):
+        without_uid = selectors.unlabelled(names.POOL_UID_LABEL)
+        named = (selectors.labelled(label, record.name) for label in (self._pool_label, names.PLACEHOLDER_LABEL))
+        asked = (
+            selectors.labelled(names.POOL_UID_LABEL, record.uid),
+            *(selectors.both(one, without_uid) for one in named),
+        )
+        for labels in asked:
+            if labels is None:
+                continue  # a pool may have a name that no pod can carry
             async for pod in self._kube.list(path, Bare, query={"labelSelector": labels, **alive}):
                 if pod.metadata.is_mirror:
                     continue

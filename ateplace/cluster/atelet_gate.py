@@ -21,7 +21,7 @@ from ateplace import errors, label_selectors, names
 from ateplace.cluster.claim_patch import MANAGER
 from ateplace.cluster.records import live_atelet_template
 from ateplace.errors import AteplaceError
-from ateplace.kube import Kube, paths
+from ateplace.kube import Kube, paths, selectors
 from ateplace.kube.objects import DaemonSet
 from ateplace.settings import Substrate
 
@@ -138,7 +138,10 @@ class Gate:
     async def _adopt(self, found: Json, before: str) -> None:
         """Give pods with one of the hashes `before` (separated by commas) the current one."""
         after = await self._revision(found)
-        async for pod in self._kube.list(self._pods, Json, query={"labelSelector": f"{HASH} in ({before})"}):
+        labels = selectors.labelled_any(HASH, before.split(","))
+        if labels is None:
+            return
+        async for pod in self._kube.list(self._pods, Json, query={"labelSelector": labels}):
             meta = pod["metadata"]
             owned = any(owner["uid"] == found["metadata"]["uid"] for owner in meta.get("ownerReferences", ()))
             if owned and "deletionTimestamp" not in meta:

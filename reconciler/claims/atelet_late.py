@@ -12,7 +12,7 @@ from msgspec import Struct
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import FINISHED
 from ateplace.cluster.state import Node
-from ateplace.kube import Kube, paths
+from ateplace.kube import Kube, paths, selectors
 from ateplace.kube.objects import Pod
 from ateplace.settings import Settings
 from reconciler import metrics
@@ -92,7 +92,7 @@ class Late:
         return sum(bool(wait.said) or wait.due <= now for wait in self._waits.values())
 
     async def _waiting(self, name: str) -> list[Pod]:
-        query = {"labelSelector": self._settings.substrate.pool_label, "fieldSelector": f"spec.nodeName={name}"}
+        query = {"labelSelector": self._settings.substrate.pool_label, "fieldSelector": selectors.on_node(name)}
         return [pod async for pod in self._kube.list(paths.PODS.everywhere, Pod, query=query) if _waits(pod)]
 
 

@@ -13,7 +13,6 @@ is unbound. Nothing that is bound later can have been answered before: see the r
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Callable, Sequence
 
@@ -25,7 +24,7 @@ from ateplace.cluster import claim_patch
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import FINISHED
 from ateplace.cluster.state import Node
-from ateplace.kube import Kube, paths
+from ateplace.kube import Kube, paths, selectors
 from ateplace.kube.objects import Pod
 from ateplace.settings import Settings
 from reconciler import metrics
@@ -34,7 +33,6 @@ from reconciler.events import Events, about_node, about_pool
 
 log = logging.getLogger(__name__)
 
-LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 LOOK_AGAIN = 2.0
 """Seconds until a release that a read forbade is tried again."""
 
@@ -150,20 +148,25 @@ class Claims:
         """Pools that the API server, asked now, says have a pod here or (if that matters) an unbound one."""
         here = [release.pool_uid for release in releases]
         patient = [release.pool_uid for release in releases if release.patient]
-        asked = [self._labelled(here, f"spec.nodeName={name}"), self._labelled(patient, "spec.nodeName=")]
-        asked += [self._unlabelled(name, release) for release in releases]
-        found: set[str] = set()
-        for pools in await asyncio.gather(*asked):
-            found |= pools
-        return found
+        asked = [self._labelled(here, selectors.on_node(name)), self._labelled(patient, selectors.on_node(""))]
+        asked += [self._unlabelled_or_refused(name, release) for release in releases]
+        return {pool for pools in await asyncio.gather(*asked) for pool in pools}
+
+    async def _unlabelled_or_refused(self, name: str, release: Release) -> set[str]:
+        """One pool's claim stays when nothing can be learnt about its pods; that keeps no other pool's."""
+        try:
+            return await self._unlabelled(name, release)
+        except errors.Refused as error:
+            pool = self._pool(release.pool_uid)
+            log.warning("claim stays: its pool's pods cannot be listed", extra={"pool": pool, "reason": str(error)})
+            return {release.pool_uid}
 
     async def _labelled(self, pools: Sequence[str], fields: str) -> set[str]:
         # A claim made by hand may name what no label can hold; then no pod has that label either.
-        pools = [uid for uid in pools if LABEL_VALUE.fullmatch(uid)]
+        labels = selectors.labelled_any(names.POOL_UID_LABEL, pools)
         found: set[str] = set()
-        if not pools:
+        if labels is None:
             return found
-        labels = f"{names.POOL_UID_LABEL} in ({','.join(pools)})"
         async for pod in self._kube.list(
             paths.PODS.everywhere, Pod, query={"labelSelector": labels, "fieldSelector": fields}
         ):
@@ -177,7 +180,10 @@ class Claims:
         if pool is None or pool.record is None:
             return set()
         path = paths.PODS.within(pool.record.namespace)
-        labels = f"{self._pool_label}={pool.record.name},!{names.POOL_UID_LABEL}"
+        named = selectors.labelled(self._pool_label, pool.record.name)
+        labels = selectors.both(named, selectors.unlabelled(names.POOL_UID_LABEL))
+        if labels is None:
+            return set()
         async for pod in self._kube.list(path, Pod, query={"labelSelector": labels}):
             unbound = not pod.spec.node_name and release.patient
             if _live(pod) and not pod.metadata.is_mirror and (pod.spec.node_name == name or unbound):

@@ -169,3 +169,26 @@ def test_the_oldest_wait_is_told_and_ends_with_it(tmp_path: Path) -> None:
             assert oldest() == 0, "whoever leads now tells"
 
     asyncio.run(main())
+
+
+def test_a_pool_with_a_name_that_no_label_can_carry_is_let_go(tmp_path: Path) -> None:
+    written: list[Any] = []
+
+    async def handle(request: Request, answer: Answer) -> None:
+        if request.method == "PATCH":
+            written.append(request.json["metadata"]["finalizers"])
+            await answer.reply(200, {"metadata": {}})
+        elif "a" * 64 in request.query.get("labelSelector", ""):
+            await answer.reply(400, {"code": 400, "message": "must be no more than 63 characters"})
+        else:
+            await answer.reply(200, {"metadata": {}, "items": []})
+
+    async def main() -> None:
+        ledger = Ledger()
+        going = structs.replace(cluster.pool(), name="a" * 100, deleting=True, finalizers=(names.FINALIZER,))
+        ledger.pool_seen(going, 0)
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            await Pools(kube, ledger, Settings(), Events(kube, "test"), look_at=lambda _: None).reconcile("A")
+
+    asyncio.run(main())
+    assert written == [[]]

@@ -157,3 +157,37 @@ def test_a_pod_that_our_watch_has_not_shown_holds_its_pools_claim_and_the_label(
 
 def test_nothing_is_released_by_a_view_that_is_stale(tmp_path: Path) -> None:
     assert release(tmp_path, "A", stale=True) == ([], LOOK_AGAIN)
+
+
+def test_one_pools_refused_question_keeps_its_own_claim_and_no_other(tmp_path: Path) -> None:
+    """By name: of a pool called what no label can carry nothing is asked. Nor does a mirror pod keep a claim."""
+    released: list[Any] = []
+    mirror = {
+        "metadata": {
+            "name": "m",
+            "namespace": "ns",
+            "annotations": {"kubernetes.io/config.mirror": "x"},
+            "labels": {names.POOL_LABEL: "a", names.POOL_UID_LABEL: "A"},
+        },
+        "spec": {"nodeName": "n1"},
+    }
+
+    async def handle(request: Request, answer: Answer) -> None:
+        labels = request.query.get("labelSelector", "")
+        if request.method == "PATCH":
+            released.append(sorted(request.json["metadata"]["annotations"]))
+            await answer.reply(200, {"metadata": {"resourceVersion": "9"}})
+        elif f"={'l' * 64}" in labels or f"{names.POOL_LABEL}=b" in labels:
+            await answer.refuse(400, message="no such selector")
+        else:
+            await answer.reply(200, {"metadata": {}, "items": [mirror]})
+
+    async def main() -> None:
+        long = structs.replace(cluster.pool("L"), name="l" * 100)
+        ledger = cluster.ledger(cluster.pool("A"), cluster.pool("B"), long, cluster.node("n1", "A", "B", "L"))
+        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None))
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            await Claims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 1e6).reconcile("n1")
+
+    asyncio.run(main())
+    assert released == [[names.claim_key("A"), names.claim_key("L")]]
