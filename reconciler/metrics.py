@@ -40,7 +40,8 @@ DELETIONS_WAITING: Final = metrics.gauge(
 )
 DELETION_OLDEST: Final = metrics.gauge(
     "pool_deletion_oldest_seconds",
-    "For how long this leader has seen the oldest deletion of a WorkerPool wait, by what it waits for now.",
+    "For how long this leader has seen the oldest deletion of a WorkerPool wait for this. Draining: for pods within "
+    "their grace.",
     ("awaited",),
 )
 DELETION_SECONDS: Final = metrics.histogram(

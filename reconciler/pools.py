@@ -4,26 +4,24 @@
                                                     └─ delete its Deployments ─ pods gone ─ claims gone ─ let go
 
 Kubernetes' garbage collector deletes what a pool owns in the background only once the pool itself is gone, and our
-finalizer keeps it, so we delete its Deployments ourselves. In the foreground the collector does so as well, and it
-does not matter who is first.
+finalizer keeps it, so we delete its Deployments ourselves: those that it controls, or that have no other owner. In the
+foreground the collector does so as well, and it does not matter who is first.
 
-Nothing is waited for that nobody will end. Whether pods stay cannot be read from the pool: the collector may have
-orphaned them and taken its own finalizer off before we look, or before we were started. So we ask the pods' owners:
-pods of a ReplicaSet that has, or is without, a living Deployment stay, and so do pods without a controller. Pods that
-stay keep the old UID's claims for as long as they live, which needs no finalizer. The same is asked of placeholders:
-their Deployment is ours and goes in every case (`reconciler.headroom`), but somebody may have orphaned them; those of
-a pool that is gone hold nothing.
+Nothing is waited for that nobody will end (`reconciler.pool_pods` says what that is). Pods that stay keep the old UID's
+claims for as long as they live, which needs no finalizer. How many pods our watch counts only paces the looks: what
+nobody can find, nobody must wait for.
 
-Which pods are the pool's is said by the UID label, so that one that was renamed out of its ReplicaSet is found, too.
-How many our watch counts only paces the looks: what nobody can find, nobody must wait for.
+Pods within their grace, which may be an hour, are *draining*: that is as it should be, and said as such. What is over
+its grace, or is not deleted although its Deployment is, is stuck, and warned about.
 
-Letting go too early would be harmless: claims of a pool that is gone are released like any other's that nobody uses.
+Letting go too early is harmless: claims of a pool that is gone are released like any other's that nobody uses. So
+claims are waited for only for a moment: a Node that does not take our writes must not keep a pool.
 """
 
 import enum
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from typing import Final
@@ -35,11 +33,12 @@ from ateplace.cluster.claim_patch import MANAGER
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import PoolRecord
 from ateplace.cluster.state import Pool
-from ateplace.kube import Kube, paths, selectors
-from ateplace.kube.objects import Metadata, OwnerReference
+from ateplace.kube import Kube, paths
+from ateplace.kube.objects import Bare, Metadata
 from ateplace.settings import Settings
 from reconciler import metrics
 from reconciler.events import Events, about_pool
+from reconciler.pool_pods import Fates, PoolPods
 
 log = logging.getLogger(__name__)
 
@@ -51,49 +50,47 @@ SAY_AGAIN: Final = 300.0
 """Seconds between Events about one slow deletion."""
 NAMED: Final = 3
 """How many pods an Event names."""
+CLAIMS_SECONDS: Final = 10.0
+"""For how long claims are waited for once the pods are gone; usually it takes one."""
 
 
 class Stage(enum.StrEnum):
     """What a pool's deletion waits for."""
 
     DEPLOYMENTS = "deployments"
+    DRAINING = "draining"
+    """Pods within their grace."""
     PODS = "pods"
+    """Pods that should be gone."""
     CLAIMS = "claims"
-
-
-class Bare(Struct):
-    """An object of which only the metadata matters."""
-
-    metadata: Metadata
-
-    @property
-    def going(self) -> bool:
-        return self.metadata.deletion_timestamp is not None
-
-    def controller(self, kind: str) -> OwnerReference | None:
-        """The controller that owns it, if that is of this kind."""
-        owners = self.metadata.owner_references or ()
-        return next((owner for owner in owners if owner.controller and owner.kind == kind), None)
 
 
 class Deletion(Struct):
     """One that is under way."""
 
     since: float
+    entered: float
+    """When it came to its stage."""
     said: float
     looked: float = -inf
     stage: Stage = Stage.DEPLOYMENTS
 
+    def enter(self, stage: Stage, now: float) -> None:
+        if stage is not self.stage:
+            self.stage, self.entered, self.said = stage, now, now
 
-def awaited(pool: Pool, deployments: int, going: int) -> Stage | None:
+
+def awaited(pool: Pool, deployments: int, fates: Fates) -> Stage | None:
     """What keeps a pool that is being deleted; None when nothing does.
 
-    Deployments, and pods that are `going`, are counted by the API server; claims by our watch.
+    Deployments and pods are counted by the API server, claims by our watch.
     """
     if deployments:
         return Stage.DEPLOYMENTS
-    if going:
+    if fates.overdue:
         return Stage.PODS
+    if fates.draining:
+        return Stage.DRAINING
     if any(tenant.value is not None for tenant in pool.nodes.values()):
         return Stage.CLAIMS
     return None
@@ -115,7 +112,7 @@ class Pools:
         self._kube = kube
         self._ledger = ledger
         self._settings = settings.reconciler
-        self._pool_label = settings.substrate.pool_label
+        self._pods = PoolPods(kube, settings.substrate.pool_label)
         self._events = events
         self._look_at = look_at
         self._clock = clock
@@ -150,7 +147,7 @@ class Pools:
         return sum(deletion.stage is stage for deletion in self._deletions.values())
 
     def _oldest(self, stage: Stage) -> float:
-        since = (deletion.since for deletion in self._deletions.values() if deletion.stage is stage)
+        since = (deletion.entered for deletion in self._deletions.values() if deletion.stage is stage)
         now = self._clock()
         return now - min(since, default=now)
 
@@ -158,92 +155,47 @@ class Pools:
         now = self._clock()
         deletion = self._deletions.get(pool.uid)
         if deletion is None:
-            deletion = self._deletions[pool.uid] = Deletion(since=now, said=now)
+            deletion = self._deletions[pool.uid] = Deletion(since=now, entered=now, said=now)
             log.info("pool is being deleted", extra={"pool": _shown(record)})
         if "orphan" in record.finalizers:
             await self._let_go(record, deletion)
             return None
         if pool.pods and now - deletion.looked < LOOK_AGAIN:
             return LOOK_AGAIN - (now - deletion.looked)  # many pods go one by one: not a read for each
-        deployments = [each async for each in self._kube.list(_deployments(record), Bare) if not each.going]
-        owned = [each for each in deployments if any(o.uid == record.uid for o in each.metadata.owner_references or ())]
+        there = self._kube.list(paths.DEPLOYMENTS.within(record.namespace), Bare)
+        deployments = [each.metadata async for each in there if each.metadata.deletion_timestamp is None]
+        owned = [meta for meta in deployments if is_its_own(record, meta)]
         await self._delete_deployments(record, owned)
-        others = {each.metadata.uid for each in deployments if each not in owned}
-        going, staying = await self._fate(record, others)
-        if staying:
-            log.info("its pods stay", extra={"pool": _shown(record), "pods": staying})
-        stage = None if staying else awaited(pool, len(owned), going)
+        fates = await self._pods.fates(record, {meta.uid for meta in deployments if meta not in owned})
+        if fates.staying:
+            log.info("its pods stay", extra={"pool": _shown(record), "pods": fates.staying})
+        stage = None if fates.staying else awaited(pool, len(owned), fates)
         if stage is None:
             await self._let_go(record, deletion)
             return None
-        deletion.stage, deletion.looked = stage, now
+        deletion.enter(stage, now)
+        deletion.looked = now
         if stage is Stage.CLAIMS:
             for name in pool.nodes:
                 self._look_at(name)
+            if now - deletion.entered >= CLAIMS_SECONDS:
+                log.warning("claims are left to be released later", extra={"pool": _shown(record)})
+                await self._let_go(record, deletion)
+                return None
         if now - deletion.said >= self._settings.deletion_slow:
             deletion.said = now + SAY_AGAIN
-            waiting = await self._explain(pool, record, stage)
-            log.warning("pool deletion is waiting", extra={"pool": _shown(record), "awaited": waiting})
-            self._events.warn(about_pool(record), "DeletionWaiting", f"Deletion waits for {waiting}")
+            await self._say(pool, record, stage)
         return SOON if stage is Stage.DEPLOYMENTS else LOOK_AGAIN
 
-    async def _delete_deployments(self, record: PoolRecord, owned: Sequence[Bare]) -> None:
+    async def _delete_deployments(self, record: PoolRecord, owned: Sequence[Metadata]) -> None:
         propagation = "Foreground" if "foregroundDeletion" in record.finalizers else "Background"
-        for deployment in owned:
-            meta = deployment.metadata
+        for meta in owned:
             try:
                 path = paths.DEPLOYMENTS.named(meta.name, record.namespace)
                 await self._kube.delete(path, uid=meta.uid, propagation=propagation)
             except (errors.NotFound, errors.Conflict):
                 continue
             log.info("deployment deleted", extra={"pool": _shown(record), "deployment": meta.name})
-
-    async def _fate(self, record: PoolRecord, deployments: Set[str]) -> tuple[int, int]:
-        """How many of the pool's pods are on their way out, and how many stay; `deployments` are alive and not its."""
-        going = staying = 0
-        sets: dict[str, bool] = {}
-        async for pod in self._pods(record):
-            owner = pod.controller("ReplicaSet")
-            if pod.going:
-                going += 1
-                continue
-            if owner and owner.uid not in sets:
-                sets[owner.uid] = await self._stays(record, owner, deployments)
-            if owner and not sets[owner.uid]:
-                going += 1
-            else:
-                staying += 1
-        return going, staying
-
-    async def _stays(self, record: PoolRecord, owner: OwnerReference, deployments: Set[str]) -> bool:
-        """Whether nobody is about to delete a ReplicaSet."""
-        try:
-            found = await self._kube.get(paths.REPLICA_SETS.named(owner.name, record.namespace), Bare)
-        except errors.NotFound:
-            return False
-        deployment = found.controller("Deployment")
-        alive = found.metadata.uid == owner.uid and not found.going
-        return alive and (deployment is None or deployment.uid in deployments)
-
-    async def _pods(self, record: PoolRecord) -> AsyncIterator[Bare]:
-        """The pool's ateoms and placeholders that have not ended, as the API server has them now: whatever carries its
-        UID, and what carries its name and no UID. The ledger counts the same ones: any of them may hold a claim."""
-        path = paths.PODS.within(record.namespace)
-        alive = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-        without_uid = selectors.unlabelled(names.POOL_UID_LABEL)
-        named = (selectors.labelled(label, record.name) for label in (self._pool_label, names.PLACEHOLDER_LABEL))
-        asked = (
-            selectors.labelled(names.POOL_UID_LABEL, record.uid),
-            *(selectors.both(one, without_uid) for one in named),
-        )
-        for labels in asked:
-            if labels is None:
-                continue  # a pool may have a name that no pod can carry
-            async for pod in self._kube.list(path, Bare, query={"labelSelector": labels, **alive}):
-                if pod.metadata.is_mirror:
-                    continue
-                if pod.metadata.label(self._pool_label) or pod.metadata.label(names.PLACEHOLDER_LABEL):
-                    yield pod
 
     async def _let_go(self, record: PoolRecord, deletion: Deletion) -> None:
         await self._finalizers(record, tuple(name for name in record.finalizers if name != names.FINALIZER))
@@ -258,23 +210,34 @@ class Pools:
         meta = {"uid": record.uid, "resourceVersion": str(record.version), "finalizers": finalizers}
         await self._kube.patch(path, {"metadata": meta}, Bare, query=MANAGER)
 
-    async def _explain(self, pool: Pool, record: PoolRecord, stage: Stage) -> str:
+    async def _say(self, pool: Pool, record: PoolRecord, stage: Stage) -> None:
         """The wait in words, with the first few of what it waits for."""
         if stage is Stage.CLAIMS:
             claimed = [name for name, tenant in pool.nodes.items() if tenant.value is not None]
-            return f"claims on {len(claimed)} nodes ({_few(claimed)})"
-        if stage is Stage.DEPLOYMENTS:
-            return "its Deployments to be deleted"
-        found = []
-        async for pod in self._pods(record):
-            meta = pod.metadata
-            held = f", held by {', '.join(meta.finalizers)}" if meta.finalizers else ""
-            found.append(f"{meta.name}: {'Terminating' if pod.going else 'not deleted yet'}{held}")
-        return f"{len(found)} pods ({_few(found)})"
+            waiting = f"claims on {len(claimed)} nodes ({_few(claimed)})"
+        elif stage is Stage.DEPLOYMENTS:
+            waiting = "its Deployments to be deleted"
+        else:
+            found = await self._pods.described(record)
+            waiting = f"{len(found)} pods ({_few(found)})"
+        message = f"Deletion waits for {waiting}"
+        if stage is Stage.DRAINING:
+            log.info("pool is draining", extra={"pool": _shown(record), "awaited": waiting})
+            self._events.say(about_pool(record), "Draining", message)
+        else:
+            log.warning("pool deletion is waiting", extra={"pool": _shown(record), "awaited": waiting})
+            self._events.warn(about_pool(record), "DeletionWaiting", message)
 
 
-def _deployments(record: PoolRecord) -> str:
-    return paths.DEPLOYMENTS.within(record.namespace)
+def is_its_own(record: PoolRecord, meta: Metadata) -> bool:
+    """Whether an object goes with the pool: the pool controls it, or is its only owner."""
+    owners = meta.owner_references or ()
+    own = [
+        owner
+        for owner in owners
+        if owner.is_a(names.GROUP, names.POOL_KIND) and (owner.name, owner.uid) == (record.name, record.uid)
+    ]
+    return bool(own) and (len(own) == len(owners) or any(owner.controller for owner in own))
 
 
 def _few(items: list[str]) -> str:

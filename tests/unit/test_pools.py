@@ -1,6 +1,7 @@
 """A pool's end, where it hangs on what the API server says of its pods."""
 
 import asyncio
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.process import metrics
 from ateplace.settings import Settings
 from reconciler.events import Events
-from reconciler.pools import Pools
+from reconciler.pool_pods import SETS, Fates, PoolPods
+from reconciler.pools import CLAIMS_SECONDS, Pools
 from tests.unit import cluster
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
 
 
 def test_pods_that_stay_do_not_wait_for_a_sibling_that_does_not_end(tmp_path: Path) -> None:
     """Orphaned, and the collector has taken its finalizer off already: only the ReplicaSet tells that its pods stay."""
-    owner = [{"kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}]
+    owner = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}]
     labels = {names.POOL_LABEL: "a", names.POOL_UID_LABEL: "A"}
     pods: list[dict[str, Any]] = [
         {"metadata": {"name": name, "namespace": "ns", "labels": labels, "ownerReferences": owner}} for name in "ab"
@@ -51,7 +53,8 @@ def test_pods_that_stay_do_not_wait_for_a_sibling_that_does_not_end(tmp_path: Pa
     assert written == [[]]
 
 
-OWNED = [{"kind": "WorkerPool", "name": "a", "uid": "A", "controller": True}]
+OWNER = {"apiVersion": "ate.dev/v1alpha1", "kind": "WorkerPool", "name": "a", "uid": "A"}
+OWNED = [{**OWNER, "controller": True}]
 DEPLOYMENT = {"metadata": {"name": "d", "uid": "d", "ownerReferences": OWNED}}
 GOING = {
     "metadata": {
@@ -106,6 +109,143 @@ def test_a_pool_goes_after_its_deployments_its_pods_and_its_claims(
     assert ended(tmp_path, *marks, deployments=[], pods=[], claimed=False) == ([], [left])
 
 
+OTHER = {**OWNER, "name": "b", "uid": "B"}
+
+
+@pytest.mark.parametrize(
+    ("owners", "goes"),
+    [
+        ([{**OWNER, "controller": True}], True),
+        ([OWNER], True),
+        ([{**OWNER, "controller": True}, OTHER], True),
+        ([OWNER, OTHER], False),
+        ([OWNER, {**OTHER, "controller": True}], False),
+        ([{**OWNER, "apiVersion": "example.com/v1"}], False),
+        ([{**OWNER, "kind": "Other"}], False),
+        ([{**OWNER, "name": "b"}], False),
+        ([], False),
+    ],
+    ids=[
+        "controlled",
+        "owned alone",
+        "controlled, and another's too",
+        "owned by two",
+        "controlled by another",
+        "of another group",
+        "of another kind",
+        "of another name",
+        "nobody's",
+    ],
+)
+def test_a_deployment_goes_with_its_pool_if_the_pool_controls_it_or_alone_owns_it(
+    tmp_path: Path, owners: list[Any], goes: bool
+) -> None:
+    deployment = {"metadata": {"name": "d", "uid": "d", "ownerReferences": owners}}
+    deleted, _ = ended(tmp_path, deployments=[deployment], pods=[], claimed=False)
+    assert bool(deleted) is goes
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        {"apiVersion": "example.com/v1", "kind": "ReplicaSet", "name": "rs"},
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "../../../../api/v1/pods?watch=true"},
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": ".."},
+    ],
+    ids=["of another group", "a path", "one up"],
+)
+def test_no_owner_is_asked_for_that_is_no_replicaset(tmp_path: Path, owner: dict[str, str]) -> None:
+    """`ended` answers every other path than those it knows with a failure."""
+    labels = {names.POOL_LABEL: "a", names.POOL_UID_LABEL: "A"}
+    owned = [{**owner, "uid": "x", "controller": True}]
+    pod = {"metadata": {"name": "p", "namespace": "ns", "labels": labels, "ownerReferences": owned}}
+    assert ended(tmp_path, deployments=[], pods=[pod], claimed=True) == ([], [LET_GO]), "nobody will delete it"
+
+
+def test_no_more_replicasets_are_read_at_one_look_than_a_few(tmp_path: Path) -> None:
+    labels = {names.POOL_LABEL: "a", names.POOL_UID_LABEL: "A"}
+    kind: dict[str, Any] = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "controller": True}
+    pods = [
+        {"metadata": {"name": f"p{n}", "labels": labels, "ownerReferences": [kind | {"name": f"rs{n}", "uid": f"{n}"}]}}
+        for n in range(100)
+    ]
+    asked: list[str] = []
+
+    async def handle(request: Request, answer: Answer) -> None:
+        last = request.path.rpartition("/")[2]
+        if last == "pods":
+            await answer.reply(200, {"metadata": {}, "items": pods})
+        elif last == "deployments":
+            await answer.reply(200, {"metadata": {}, "items": []})
+        else:
+            asked.append(last)
+            await answer.reply(404, {"kind": "Status", "reason": "NotFound"})
+
+    async def main() -> None:
+        ledger = cluster.ledger(structs.replace(cluster.pool(), deleting=True, finalizers=(names.FINALIZER,)))
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            await Pools(kube, ledger, Settings(), Events(kube, "test"), look_at=lambda _: None).reconcile("A")
+
+    asyncio.run(main())
+    assert len(asked) == SETS
+
+
+def test_claims_that_cannot_be_released_do_not_keep_a_pool(tmp_path: Path) -> None:
+    written: list[Any] = []
+
+    async def handle(request: Request, answer: Answer) -> None:
+        if request.method == "PATCH":
+            written.append(request.json["metadata"])
+            await answer.reply(200, {"metadata": {"name": "a"}})
+        else:
+            await answer.reply(200, {"metadata": {}, "items": []})
+
+    async def main() -> None:
+        now = 100.0
+        going = structs.replace(cluster.pool(), deleting=True, finalizers=(names.FINALIZER,))
+        ledger = cluster.ledger(going, cluster.node("n1", "A"))
+        looked: list[str] = []
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            pools = Pools(kube, ledger, Settings(), Events(kube, "test"), look_at=looked.append, clock=lambda: now)
+            await pools.reconcile("A")
+            now += CLAIMS_SECONDS - 0.1
+            await pools.reconcile("A")
+            assert (looked, written) == (["n1", "n1"], [])
+            now += 0.2
+            await pools.reconcile("A")
+            assert written == [LET_GO]
+
+    asyncio.run(main())
+
+
+HOUR = "2026-11-18T13:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        ("2026-11-18T12:00:00Z", ("draining", "p: Terminating, 3630 s left")),
+        ("2026-11-18T13:00:29Z", ("draining", "p: Terminating, 1 s left")),
+        ("2026-11-18T13:01:30Z", ("overdue", "p: Terminating, 60 s over its grace")),
+    ],
+)
+def test_a_pod_drains_until_its_own_grace_is_over(tmp_path: Path, now: str, expected: tuple[str, str]) -> None:
+    labels = {names.POOL_LABEL: "a", names.POOL_UID_LABEL: "A"}
+    pod = {"metadata": {"name": "p", "labels": labels, "deletionTimestamp": HOUR}}
+
+    async def handle(request: Request, answer: Answer) -> None:
+        selected = request.query["labelSelector"] == f"{names.POOL_UID_LABEL}=A"
+        await answer.reply(200, {"metadata": {}, "items": [pod] if selected else []})
+
+    async def main() -> tuple[Fates, list[str]]:
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            pods = PoolPods(kube, names.POOL_LABEL, clock=lambda: datetime.fromisoformat(now))
+            return await pods.fates(cluster.pool(), set()), await pods.described(cluster.pool())
+
+    fates, described = asyncio.run(main())
+    assert (fates, described) == (Fates(**{expected[0]: 1}), [expected[1]])
+
+
 def test_a_pool_whose_pods_are_orphaned_goes_at_once_and_nothing_with_it(tmp_path: Path) -> None:
     left = {**LET_GO, "finalizers": ["orphan"]}
     assert ended(tmp_path, "orphan", deployments=[DEPLOYMENT], pods=[GOING], claimed=True) == ([], [left])
@@ -143,7 +283,8 @@ def test_the_oldest_wait_is_told_and_ends_with_it(tmp_path: Path) -> None:
     """How many wait says nothing: where pools come and go all the time, some always do."""
 
     async def handle(request: Request, answer: Answer) -> None:
-        going = {"name": "p", "namespace": "ns", "labels": {names.POOL_LABEL: "a"}, "deletionTimestamp": "2026-01-01"}
+        labels = {names.POOL_LABEL: "a"}
+        going = {"name": "p", "namespace": "ns", "labels": labels, "deletionTimestamp": "2026-01-01T00:00:00Z"}
         items = [{"metadata": going}] if request.path.endswith("/pods") else []
         await answer.reply(200, {"metadata": {}, "items": items})
 
