@@ -171,8 +171,9 @@ class Reconciler(Group):
 
     linger: float = Field(120.0, ge=0, le=MONTH)
     """Seconds that an unused claim stays, so that atelet does not flap."""
-    unbound_wait: float = Field(300.0, ge=0, le=MONTH)
-    """Longest time that a release waits for unbound pods of the pool."""
+    unbound_wait: float = Field(600.0, ge=0, le=MONTH)
+    """Longest time that a release waits for unbound pods of the pool that may have been answered the node: as long as a
+    scheduler may take to bind (kube-scheduler waits 600 s for volumes, `bindTimeoutSeconds` of its VolumeBinding)."""
     resync: float = Field(300.0, gt=0, le=DAY)
     """Seconds between full comparisons of what is with what should be."""
     workers: int = Field(16, ge=1, le=256)

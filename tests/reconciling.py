@@ -209,6 +209,8 @@ def ateom(
     finalizers: tuple[str, ...] = (),
     annotations: Mapping[str, str] | None = None,
     extra: Mapping[str, str] | None = None,
+    gated: bool = False,
+    grace: int = 1,
 ) -> Object:
     """A pod that looks like an ateom of the pool: `uid` is its pool's (none: made before us), `node` presets it."""
     labels = {names.POOL_LABEL: pool} | ({names.POOL_UID_LABEL: uid} if uid else {}) | dict(extra or {})
@@ -218,12 +220,14 @@ def ateom(
         "finalizers": list(finalizers),
         "annotations": dict(annotations or {}),
     }
-    spec = {
+    spec: Object = {
         "nodeName": node,
         "schedulerName": "nobody",
-        "terminationGracePeriodSeconds": 1,
+        "terminationGracePeriodSeconds": grace,
         "containers": [{"name": "ateom", "image": "registry.example/ateom:1"}],
     }
+    if gated:
+        spec["schedulingGates"] = [{"name": "example.com/wait"}]
     return plane.api.post(f"/api/v1/namespaces/{namespace}/pods", {"metadata": meta, "spec": spec})
 
 

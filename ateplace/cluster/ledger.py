@@ -195,7 +195,7 @@ class Ledger:
                 self._leave(pod, record.uid, now)
                 self._join(pod, "")
             pool = self._book.pool(record.uid)
-        was_warm, pool.record = pool.warm, record
+        was_warm, pool.record, pool.gone = pool.warm, record, False
         self._move(self._members.name(record), now)
         if was_warm and not pool.warm:
             cool(pool, now)
@@ -212,7 +212,7 @@ class Ledger:
         record = pool.record
         if pool.warm:
             cool(pool, now)
-        pool.record = None
+        pool.record, pool.gone = None, True
         self._move(self._members.unname(record), now)
         for name in tuple(pool.nodes):
             self._book.tell_node(name)

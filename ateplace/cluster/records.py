@@ -29,7 +29,17 @@ from ateplace.cluster.resources import (
     requests,
     shape,
 )
-from ateplace.kube.objects import DaemonSet, Node, NodeSelectorTerm, Pod, PodStatus, Taint, Toleration, WorkerPool
+from ateplace.kube.objects import (
+    Condition,
+    DaemonSet,
+    Node,
+    NodeSelectorTerm,
+    Pod,
+    PodStatus,
+    Taint,
+    Toleration,
+    WorkerPool,
+)
 from ateplace.label_selectors import LabelSelector
 
 FINISHED = frozenset({"Succeeded", "Failed"})
@@ -62,6 +72,10 @@ class PodRecord(Struct, frozen=True, gc=False):
     """Succeeded or Failed: it takes no room and holds no claim."""
     preempted: bool = False
     """Whether a scheduler has said that it is about to delete it for another pod."""
+    refused: bool = False
+    """Unbound, and its scheduler has said that no node will do. It may have been answered one since."""
+    gated: bool = False
+    """Unbound, and no scheduler looks at it: it has scheduling gates."""
     waited: float | None = None
     """Seconds that an ateom was in the `wait-for-atelet` init container; None while that is not over."""
 
@@ -150,8 +164,15 @@ def pod_record(pod: Pod, pool_label: str = names.POOL_LABEL) -> PodRecord | None
         terminating=meta.deletion_timestamp is not None,
         finished=status is not None and status.phase in FINISHED,
         preempted=any(one.type == "DisruptionTarget" and one.reason == "PreemptionByScheduler" for one in conditions),
+        refused=not pod.spec.node_name and any(map(refusal, conditions)),
+        gated=not pod.spec.node_name and bool(pod.spec.scheduling_gates),
         waited=None if placeholder or status is None else _waited(status),
     )
+
+
+def refusal(condition: Condition) -> bool:
+    """Whether a pod's condition says that its scheduler found no node."""
+    return (condition.type, condition.status, condition.reason) == ("PodScheduled", "False", "Unschedulable")
 
 
 def _waited(status: PodStatus) -> float | None:

@@ -164,6 +164,8 @@ class Pool(Struct, gc=False):
 
     uid: str
     record: PoolRecord | None = None
+    gone: bool = False
+    """Whether it was seen, and then seen to be gone. One that was never seen may merely be new."""
     nodes: dict[str, Tenant] = field(default_factory=dict)
     unbound: int = 0
     """Live pods of it that no node has yet, by our watch."""
@@ -187,11 +189,6 @@ class Pool(Struct, gc=False):
     def awaited(self) -> int:
         """Ateoms that will want a node: those that do, and those that are still to be made."""
         return self.pending + max(0, self.record.replicas - self.ateoms if self.record else 0)
-
-    @property
-    def claimants(self) -> int:
-        """Unbound pods that will hold a claim wherever they go."""
-        return self.unbound if self.warm else self.unbound - self.unbound_placeholders
 
 
 class Attempt(Struct, gc=False):

@@ -17,10 +17,15 @@ MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 
 
 class OwnerReference(Struct, rename="camel"):
+    api_version: str = ""
     kind: str = ""
     name: str = ""
     uid: str = ""
     controller: bool | None = None
+
+    def is_a(self, group: str, kind: str) -> bool:
+        """Whether it names an object of this kind: other groups may have a kind of the same name."""
+        return self.kind == kind and self.api_version.rpartition("/")[0] == group
 
 
 class Metadata(Struct, rename="camel"):
@@ -118,6 +123,7 @@ class PodSpec(Struct, rename="camel"):
     node_name: str = ""
     scheduler_name: str = ""
     host_network: bool = False
+    scheduling_gates: list[object] | None = None
     priority: int | None = None
     priority_class_name: str = ""
     node_selector: dict[str, str] | None = None

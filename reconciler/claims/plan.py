@@ -2,10 +2,10 @@
 
     claim there, nobody uses it        claim there, used             no claim, used
     -----------------------------      ------------------------      --------------------
-    idle < linger: look again then     keep; a value that is no      add it, with the label
-    pods of the pool are unbound:        time is written anew
-      look again soon, for at most
-      `unbound_wait`
+    idle < linger: look again then     keep; a value that is no      add it, with the label,
+    a pod of the pool may be bound       time is written anew          once the pool is known
+      any moment (`unbound`): look
+      again soon, for `unbound_wait`
     else: release, after a read that proves it (`reconciler.claims.release`)
 
 The label is there exactly while a claim is, and it is not taken from under ateoms, whosever they are.
@@ -13,10 +13,11 @@ The label is there exactly while a claim is, and it is not taken from under ateo
 A claim is added only for a WorkerPool that is there: whoever may create pods can write any UID on them. A claim that is
 there stays for its pods also when the pool is gone.
 
-No linger for a pool that cannot get another pod: one that is gone, or one being deleted whose pods are all gone. Why
-that is safe although our view may lag: a pod that is being placed is unbound, which the read before a release shows,
-and the extender answers nothing for a pool that is gone or going. While a pool being deleted still has pods, a
-Deployment may still replace them, so until then its claims linger like any other's.
+No linger for a pool that cannot get another pod: one that was seen to go, or one being deleted whose pods are all gone.
+Why that is safe although our view may lag: a pod that is being placed is unbound, which the read before a release
+shows. While a pool being deleted still has pods, a Deployment may still replace them, so until then its claims linger
+like any other's; and so do those of a pool that we have never seen: it may be new, and our watch of pools behind that
+of nodes.
 
 A claim of a pool that is gone also stays while ateoms without an owner are on the node: pods without our UID label
 whose pool was deleted and its pods orphaned. Nothing says that they were that pool's, and nothing says that not.
@@ -33,6 +34,7 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord
 from ateplace.cluster.state import Node, Pool
 from ateplace.settings import Reconciler
+from reconciler.claims.unbound import Unbound
 
 ANNOTATION_BYTES: Final = 256 * 1024
 """The API server takes no more than this on one object, keys and values together."""
@@ -48,7 +50,9 @@ class Release(Struct, frozen=True):
     pool_uid: str
     value: str
     patient: bool
-    """Whether unbound pods of the pool hold it back."""
+    """Whether unbound pods of the pool hold it back,"""
+    answers: float
+    """those that were not refused after this moment: the last at which somebody may have answered by it."""
 
 
 class Plan(Struct, frozen=True):
@@ -69,7 +73,7 @@ class Plan(Struct, frozen=True):
     """Seconds until something may be due."""
 
 
-def decide(ledger: Ledger, name: str, now: float, settings: Reconciler) -> Plan | None:
+def decide(ledger: Ledger, unbound: Unbound, name: str, now: float, settings: Reconciler) -> Plan | None:
     """None when there is no such Node."""
     node = ledger.nodes.get(name)
     if node is None or node.record is None:
@@ -85,14 +89,16 @@ def decide(ledger: Ledger, name: str, now: float, settings: Reconciler) -> Plan 
             if missing and pool.record is not None and names.can_be_claimed_for(uid):
                 add.append(uid)
         elif tenant.value is not None and not (pool.record is None and homeless):
-            left = linger(pool, settings) - (now - max(tenant.changed, tenant.unused))
-            patient = left > -settings.unbound_wait
+            idle = now - max(tenant.changed, tenant.unused)
+            left = linger(pool, settings) - idle
+            patient = idle < settings.linger + settings.unbound_wait
+            answers = tenant.changed + settings.linger
             if left > 0:
                 again = min(again, left)
-            elif pool.claimants and patient:
+            elif patient and unbound.may_bind(pool, answers):
                 again = min(again, UNBOUND_LOOK)
             else:
-                release.append(Release(uid, tenant.value, patient))
+                release.append(Release(uid, tenant.value, patient, answers))
     refused = ""
     if add and node.record.annotation_bytes + CLAIM_BYTES * len(add) > ANNOTATION_BYTES:
         refused = f"its annotations hold {node.record.annotation_bytes} of {ANNOTATION_BYTES} bytes"
@@ -111,7 +117,7 @@ def decide(ledger: Ledger, name: str, now: float, settings: Reconciler) -> Plan 
 
 def linger(pool: Pool, settings: Reconciler) -> float:
     """How long an unused claim of the pool stays."""
-    over = pool.record is None or (pool.record.deleting and not pool.pods)
+    over = pool.gone or (pool.record is not None and pool.record.deleting and not pool.pods)
     return 0.0 if over else settings.linger
 
 

@@ -5,10 +5,14 @@ Writers never need each other's state: a claim is a key of its own. What guards 
 - Adding carries `metadata.uid`: a Node that is gone is not found, one recreated under its name is refused. It needs no
   version, because a claim too many is merely released later.
 - Releasing carries `metadata.uid` and the `resourceVersion` that it was decided on, so that a claim touched since, by
-  an extender whose watch or ours is behind, stays. The label goes in the same patch as the last claim.
+  an extender whose watch or ours is behind, stays. The label goes in the same patch as the last claim. A Node that
+  others write to all the time has another version by then: it is read again, and where the very claims that were
+  decided on stand, the removal carries the version of that reading.
 
 Before a release the API server itself is asked (no cache of ours) whether the pool has a pod on the node, or one that
-is unbound. Nothing that is bound later can have been answered before: see the release rule in docs/architecture.md.
+is unbound and may be on its way (`reconciler.claims.unbound`). Nothing that is bound later can have been answered
+before: see the release rule in docs/architecture.md. What cannot be asked about one pool keeps that pool's claim, and
+no other's.
 """
 
 import asyncio
@@ -22,19 +26,22 @@ from ateplace import errors, names
 from ateplace.clock import boottime
 from ateplace.cluster import claim_patch
 from ateplace.cluster.feed import View
-from ateplace.cluster.records import FINISHED
+from ateplace.cluster.records import FINISHED, NodeRecord, node_record, refusal
 from ateplace.cluster.state import Node
-from ateplace.kube import Kube, paths, selectors
+from ateplace.kube import Kube, objects, paths, selectors
 from ateplace.kube.objects import Pod
 from ateplace.settings import Settings
 from reconciler import metrics
 from reconciler.claims.plan import Plan, Release, decide
+from reconciler.claims.unbound import Unbound
 from reconciler.events import Events, about_node, about_pool
 
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 2.0
 """Seconds until a release that a read forbade is tried again."""
+ATTEMPTS = 8
+"""How often a release is tried that others' writes to the Node keep overtaking."""
 
 
 class Version(Struct, rename="camel"):
@@ -59,6 +66,8 @@ class Claims:
         self._pool_label = settings.substrate.pool_label
         self._events = events
         self._clock = clock
+        self._unbound = Unbound(clock)
+        view.follow_pods(self._unbound.changed)
         self._written: dict[str, int] = {}
         """By node: the version of our last release, until the watch has shown it."""
         self._refused: set[str] = set()
@@ -80,7 +89,7 @@ class Claims:
 
     async def reconcile(self, name: str) -> float | None:
         """One look; when to look again."""
-        plan = decide(self._view.ledger, name, self._clock(), self._settings)
+        plan = decide(self._view.ledger, self._unbound, name, self._clock(), self._settings)
         self._note_refusal(name, plan)
         self._note_claims(name)
         if plan is None:
@@ -100,7 +109,7 @@ class Claims:
 
     def due(self, name: str) -> bool:
         """Whether there is something to do about a node, now or later, that an event has announced or should have."""
-        plan = decide(self._view.ledger, name, self._clock(), self._settings)
+        plan = decide(self._view.ledger, self._unbound, name, self._clock(), self._settings)
         if plan is None or self._written.get(name, 0) > plan.version:
             return False
         return bool(plan.add or plan.release or plan.label is not None or plan.again is not None)
@@ -130,25 +139,44 @@ class Claims:
         free = [release for release in plan.release if release.pool_uid not in used]
         if not free:
             return used
-        metadata: dict[str, object] = {
-            "uid": plan.uid,
-            "resourceVersion": str(plan.version),
-            "annotations": {names.claim_key(release.pool_uid): None for release in free},
-        }
-        if plan.last and len(free) == len(plan.release):
-            metadata["labels"] = {names.NODE_LABEL: None}
-        self._written[name] = await self._patch(name, metadata)
+        self._written[name] = await self._remove(name, plan, free)
         metrics.CLAIMS_RELEASED.inc(len(free))
         for release in free:
             log.info("claim released", extra={"node": name, "pool": self._pool(release.pool_uid)})
             self._tell(name, plan.uid, release.pool_uid, "Released", "WorkerPool {pool} needs node {node} no more")
         return used
 
+    async def _remove(self, name: str, plan: Plan, free: Sequence[Release]) -> int:
+        """The Node's version without these claims. Conflict when one of them was touched, or it changes too fast."""
+        version, label = plan.version, plan.last and len(free) == len(plan.release)
+        for attempt in range(ATTEMPTS):
+            metadata: dict[str, object] = {
+                "uid": plan.uid,
+                "resourceVersion": str(version),
+                "annotations": {names.claim_key(release.pool_uid): None for release in free},
+            }
+            if label:
+                metadata["labels"] = {names.NODE_LABEL: None}
+            try:
+                return await self._patch(name, metadata)
+            except errors.Conflict:
+                node = await self._node(name)
+                claims = {release.pool_uid: release.value for release in free}
+                if attempt == ATTEMPTS - 1 or node.uid != plan.uid or not claims.items() <= node.claims.items():
+                    raise
+                version, label = node.version, label and claims == node.claims
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _node(self, name: str) -> NodeRecord:
+        query = {"fieldSelector": f"metadata.name={name}"}
+        async for node in self._kube.list(paths.NODES.everywhere, objects.Node, query=query):
+            return node_record(node)
+        raise errors.NotFound(f"there is no Node {name}", status=404)
+
     async def _used(self, name: str, releases: Sequence[Release]) -> set[str]:
-        """Pools that the API server, asked now, says have a pod here or (if that matters) an unbound one."""
-        here = [release.pool_uid for release in releases]
-        patient = [release.pool_uid for release in releases if release.patient]
-        asked = [self._labelled(here, selectors.on_node(name)), self._labelled(patient, selectors.on_node(""))]
+        """Pools that the API server, asked now, says have a pod here or (if that matters) one that may come."""
+        patient = [release for release in releases if release.patient]
+        asked = [self._labelled(releases, selectors.on_node(name)), self._labelled(patient, selectors.on_node(""))]
         asked += [self._unlabelled_or_refused(name, release) for release in releases]
         return {pool for pools in await asyncio.gather(*asked) for pool in pools}
 
@@ -161,18 +189,29 @@ class Claims:
             log.warning("claim stays: its pool's pods cannot be listed", extra={"pool": pool, "reason": str(error)})
             return {release.pool_uid}
 
-    async def _labelled(self, pools: Sequence[str], fields: str) -> set[str]:
+    async def _labelled(self, releases: Sequence[Release], fields: str) -> set[str]:
         # A claim made by hand may name what no label can hold; then no pod has that label either.
-        labels = selectors.labelled_any(names.POOL_UID_LABEL, pools)
+        asked = {release.pool_uid: release for release in releases}
+        labels = selectors.labelled_any(names.POOL_UID_LABEL, asked)
         found: set[str] = set()
         if labels is None:
             return found
         async for pod in self._kube.list(
             paths.PODS.everywhere, Pod, query={"labelSelector": labels, "fieldSelector": fields}
         ):
-            if _live(pod) and self._holds(pod):
-                found.add(pod.metadata.label(names.POOL_UID_LABEL))
+            pool_uid = pod.metadata.label(names.POOL_UID_LABEL)
+            if _live(pod) and self._holds(pod) and self._counts(pod, asked[pool_uid], pool_uid):
+                found.add(pool_uid)
         return found
+
+    def _counts(self, pod: Pod, release: Release, key: str) -> bool:
+        """Whether a pod is on its node, or may be bound by the claim."""
+        if pod.spec.node_name:
+            return True
+        if pod.spec.scheduling_gates:
+            return False
+        refused = any(map(refusal, (pod.status.conditions or ()) if pod.status else ()))
+        return not (refused and self._unbound.refused(pod.metadata.uid, key) > release.answers)
 
     async def _unlabelled(self, name: str, release: Release) -> set[str]:
         """The same for pods without our UID label, which belong to the pool that has their namespace and name."""
@@ -184,8 +223,9 @@ class Claims:
         labels = selectors.both(named, selectors.unlabelled(names.POOL_UID_LABEL))
         if labels is None:
             return set()
+        key = f"{pool.record.namespace}/{pool.record.name}"
         async for pod in self._kube.list(path, Pod, query={"labelSelector": labels}):
-            unbound = not pod.spec.node_name and release.patient
+            unbound = not pod.spec.node_name and release.patient and self._counts(pod, release, key)
             if _live(pod) and not pod.metadata.is_mirror and (pod.spec.node_name == name or unbound):
                 return {release.pool_uid}
         return set()

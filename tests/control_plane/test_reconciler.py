@@ -1,13 +1,17 @@
 """Claims follow pods, whatever happens to pods, nodes and pools: agent-substrate #134's test plan, and more."""
 
+import contextlib
+import itertools
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from ateplace import names
 from local import ApiError, ControlPlane, substrate
+from local.api import Object
 from tests.reconciling import (
     Reconciler,
     ateom,
@@ -184,12 +188,105 @@ def test_a_pool_is_held_until_its_pods_and_claims_are_gone_and_says_what_it_wait
     )
     plane.api.delete(pod_path(held))
     substrate.delete(plane, namespace, "a")
-    words = f"Deletion waits for 1 pods ({held['metadata']['name']}: Terminating, held by example.com/hold)"
+    words = f"Deletion waits for 1 pods ({held['metadata']['name']}: Terminating, held by example.com/hold, "
     plane.wait(lambda: words in plane.kubectl("describe", "workerpool", "-n", namespace, "a"), why=words)
     assert claims(plane, node) == ({uid}, True)
     plane.api.patch(pod_path(held), {"metadata": {"finalizers": None}})
     plane.wait(lambda: not plane.api.exists(pool_path(namespace, "a")), why="the pool to go")
     assert claims(plane, node) == (set(), False)
+
+
+def test_a_pool_whose_pods_have_an_hour_to_end_is_draining_and_nothing_is_wrong(
+    plane: ControlPlane, namespace: str, node: str, reconciler: Reconciler
+) -> None:
+    uid = pool(plane, namespace, "a")
+    pod = ateom(plane, namespace, "a", uid, node, finalizers=("example.com/hold",), grace=3600)
+    plane.wait(lambda: claims(plane, node) == ({uid}, True), why="the claim")
+    plane.wait(lambda: held(plane, namespace), why="the finalizer")
+    plane.api.delete(pod_path(pod))
+    substrate.delete(plane, namespace, "a")
+
+    def events() -> dict[str, Object]:
+        found = plane.api.list(f"/api/v1/namespaces/{namespace}/events")
+        return {event["reason"]: event for event in found if event["involvedObject"]["kind"] == names.POOL_KIND}
+
+    plane.wait(lambda: "Draining" in events(), why="an Event that it drains")
+    assert events()["Draining"]["type"] == "Normal"
+    assert "s left)" in events()["Draining"]["message"]
+    assert "DeletionWaiting" not in events()
+    waiting = reconciler.metrics()
+    assert waiting['ateplace_pool_deletions_waiting{awaited="draining"}'] == 1
+    assert waiting['ateplace_pool_deletions_waiting{awaited="pods"}'] == 0
+    plane.api.patch(pod_path(pod), {"metadata": {"finalizers": None}})
+    plane.wait(lambda: not plane.api.exists(pool_path(namespace, "a")), why="the pool to go")
+
+
+def test_a_deployment_that_another_pool_owns_too_stays(plane: ControlPlane, namespace: str, node: str) -> None:
+    owners = [
+        {"apiVersion": "ate.dev/v1alpha1", "kind": "WorkerPool", "name": name, "uid": pool(plane, namespace, name)}
+        for name in "ab"
+    ]
+    plane.wait(lambda: held(plane, namespace), why="the finalizers")
+    labels = {"app": "shared"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "registry.example/c"}]}}
+    shared = {
+        "metadata": {"name": "shared", "ownerReferences": owners},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+    }
+    made = plane.api.post(f"/apis/apps/v1/namespaces/{namespace}/deployments", shared)
+    substrate.delete(plane, namespace, "a")
+    plane.wait(lambda: not plane.api.exists(pool_path(namespace, "a")), why="the pool to go")
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/shared"
+    assert plane.api.get(path)["metadata"]["uid"] == made["metadata"]["uid"]
+    assert "deletionTimestamp" not in plane.api.get(path)["metadata"]
+    substrate.delete(plane, namespace, "b")
+    plane.wait(lambda: not plane.api.exists(pool_path(namespace, "b")), why="the other pool to go")
+
+
+@contextlib.contextmanager
+def untouchable(plane: ControlPlane, node: str) -> Iterator[None]:
+    """Somebody's policy refuses every change of this Node's annotations."""
+    kind = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}
+    expression = "object.metadata.?annotations == oldObject.metadata.?annotations"
+    spec = {
+        "matchConstraints": {"resourceRules": [{**rule, "resourceNames": [node]}]},
+        "validations": [{"expression": expression, "message": "hands off"}],
+    }
+    binding = {"policyName": node, "validationActions": ["Deny"]}
+    plane.api.post(f"{kind}ies", {"metadata": {"name": node}, "spec": spec})
+    plane.api.post(f"{kind}ybindings", {"metadata": {"name": node}, "spec": binding})
+    try:
+
+        def refused() -> bool:
+            try:
+                note = {"metadata": {"annotations": {"example.com/try": uuid.uuid4().hex}}}
+                plane.api.patch(f"/api/v1/nodes/{node}", note, dryRun="All")
+            except ApiError:
+                return True
+            return False
+
+        plane.wait(refused, why="the policy to be in force")
+        yield
+    finally:
+        plane.api.delete(f"{kind}ybindings/{node}")
+        plane.api.delete(f"{kind}ies/{node}")
+
+
+def test_a_node_that_does_not_take_our_writes_does_not_keep_a_pool(
+    plane: ControlPlane, namespace: str, node: str
+) -> None:
+    uid = pool(plane, namespace, "a")
+    pod = ateom(plane, namespace, "a", uid, node)
+    plane.wait(lambda: claims(plane, node) == ({uid}, True), why="the claim")
+    with untouchable(plane, node):
+        force_delete(plane, pod)
+        substrate.delete(plane, namespace, "a")
+        began = time.monotonic()
+        plane.wait(lambda: not plane.api.exists(pool_path(namespace, "a")), why="the pool to go")
+        print(f"\na pool whose node takes no writes went after {time.monotonic() - began:.1f} s")
+        assert claims(plane, node) == ({uid}, True)
+    plane.wait(lambda: claims(plane, node) == (set(), False), timeout=60, why="the claim to go later")
 
 
 def test_events_say_claimed_and_released_in_describe(plane: ControlPlane, namespace: str, node: str) -> None:
@@ -246,11 +343,69 @@ def test_a_full_comparison_finds_nothing_that_events_missed(
     assert reconciler.missed() == 0
 
 
-def test_uid_label_forged_pool_is_only_a_pool_that_is_gone(plane: ControlPlane, namespace: str, node: str) -> None:
-    """A pod that names a pool that never was holds a claim while it lives, and nothing afterwards."""
-    pod = ateom(plane, namespace, "ghost", "00000000-0000-0000-0000-000000000000", node)
-    plane.wait(lambda: claims(plane, node)[1], why="the claim")
-    force_delete(plane, pod)
-    with pytest.raises(ApiError):
-        plane.api.get(pod_path(pod))
+def test_a_pool_that_never_was_gets_no_claim(plane: ControlPlane, namespace: str, node: str) -> None:
+    """Whoever may create pods can invent a pool's UID, on any node."""
+    uid = pool(plane, namespace, "a")
+    forged = ateom(plane, namespace, "ghost", "00000000-0000-0000-0000-000000000000", node)
+    longest = ateom(plane, namespace, "ghost", "x" * 63, node)
+    real = ateom(plane, namespace, "a", uid, node)
+    plane.wait(lambda: claims(plane, node) == ({uid}, True), why="the real pool's claim, and no other")
+    for pod in (forged, longest, real):
+        force_delete(plane, pod)
     plane.wait(lambda: claims(plane, node) == (set(), False), why="its end")
+
+
+def test_a_claim_goes_from_a_node_that_others_write_to_all_the_time(
+    plane: ControlPlane, namespace: str, node: str
+) -> None:
+    uid = pool(plane, namespace, "a")
+    pod = ateom(plane, namespace, "a", uid, node)
+    plane.wait(lambda: claims(plane, node) == ({uid}, True), why="the claim")
+    with meddling(plane, node) as writes:
+        plane.wait(lambda: writes() > 20, why="somebody to write")
+        force_delete(plane, pod)
+        before, began = writes(), time.monotonic()
+        plane.wait(lambda: claims(plane, node) == (set(), False), timeout=60, why="the claim to go")
+        took = time.monotonic() - began
+        rate = (writes() - before) / took
+    print(f"\nreleased after {took:.1f} s while others wrote to the node {rate:.0f} times a second")
+
+
+@contextlib.contextmanager
+def meddling(plane: ControlPlane, node: str) -> Iterator[Callable[[], int]]:
+    """Somebody writes to the Node as fast as the API server lets them; how often so far."""
+    count, stop = itertools.count(1), threading.Event()
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        while not stop.is_set():
+            number = next(count)
+            note = {"metadata": {"annotations": {"example.com/stamp": str(number)}}}
+            plane.api.patch(f"/api/v1/nodes/{node}", note)
+            written = number
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield lambda: written
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_pool_whose_name_no_label_can_hold_is_deleted_and_holds_up_nobody(
+    plane: ControlPlane, namespace: str, node: str
+) -> None:
+    uid, long = pool(plane, namespace, "a"), "x" * 100
+    other = pool(plane, namespace, long)
+    pod = ateom(plane, namespace, "a", uid, node)
+    plane.wait(lambda: claims(plane, node) == ({uid}, True), why="the claim")
+    plane.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": {names.claim_key(other): ""}}})
+    plane.wait(lambda: held(plane, namespace), why="the finalizers")
+    force_delete(plane, pod)
+    plane.wait(lambda: claims(plane, node) == (set(), False), why="both claims to go")
+    substrate.delete(plane, namespace, long)
+    plane.wait(lambda: not plane.api.exists(pool_path(namespace, long)), why="the pool to go")

@@ -591,8 +591,8 @@ class LedgerMachine(RuleBasedStateMachine):
             found = ledger.pools.get(uid)
             owned = [p for p in self.pods.values() if self.owner(p) == uid]
             assert (found.unbound if found else 0) == sum(not p.node for p in owned)
-            claimants = sum(not p.node and (not p.placeholder or bool(found and found.warm)) for p in owned)
-            assert (found.claimants if found else 0) == claimants
+            placeholders = sum(not p.node and p.placeholder for p in owned)
+            assert (found.unbound_placeholders if found else 0) == placeholders
             assert (found.pods if found else 0) == len(owned)
             assert (found.ateoms if found else 0) == sum(not p.placeholder for p in owned)
             assert (found.picks if found else 0) == sum(owner == uid for owner, *_ in self.picks.values())

@@ -1,6 +1,7 @@
 """What the API server says of a pool's pods before a claim is released."""
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,7 +9,7 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from ateplace import names
+from ateplace import errors, names
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import NodeRecord
 from ateplace.settings import Settings
@@ -39,7 +40,7 @@ def test_a_claim_that_somebody_has_written_is_told_of_once(tmp_path: Path) -> No
 
     async def main() -> None:
         ledger = cluster.ledger(cluster.pool("A"), cluster.pool("B"), node(1, "A"))
-        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None))
+        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None, follow_pods=lambda _: None))
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
             heard = Heard(kube, "test")
             claims = Claims(kube, view, Settings(), heard, clock=lambda: 0.0)
@@ -96,7 +97,7 @@ def test_a_placeholder_that_our_watch_has_not_shown_holds_the_claim(
         ledger = cluster.ledger(cluster.node("n1", "A"))
         if known:
             ledger.pool_seen(structs.replace(cluster.pool("A", warm=warm), namespace="ns"), 0.0)
-        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None))
+        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None, follow_pods=lambda _: None))
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
             await Claims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0).reconcile("n1")
 
@@ -122,7 +123,10 @@ def release(
     async def main() -> float | None:
         node = cluster.node("n1", *claimed, version=7)
         ledger = cluster.ledger(*(cluster.pool(uid) for uid in claimed), node)
-        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: "stale" if stale else None))
+        view = cast(
+            "View",
+            SimpleNamespace(ledger=ledger, reason=lambda: "stale" if stale else None, follow_pods=lambda _: None),
+        )
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
             return await Claims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0).reconcile("n1")
 
@@ -133,6 +137,71 @@ def release(
 def live(pool_uid: str, **spec: str) -> dict[str, Any]:
     labels = {names.POOL_LABEL: pool_uid.lower(), names.POOL_UID_LABEL: pool_uid}
     return {"metadata": {"name": "p", "namespace": "ns", "labels": labels}, "spec": spec}
+
+
+def test_a_pool_whose_name_no_label_can_hold_is_not_asked_about_and_holds_up_nobody(tmp_path: Path) -> None:
+    written: list[Any] = []
+
+    async def handle(request: Request, answer: Answer) -> None:
+        if request.method == "PATCH":
+            written.append(set(request.json["metadata"]["annotations"]))
+            await answer.reply(200, {"metadata": {"resourceVersion": "8"}})
+        elif "long" in request.query.get("labelSelector", ""):
+            await answer.reply(400, {"kind": "Status", "message": "must be no more than 63 characters"})
+        elif "forbidden" in request.query.get("labelSelector", ""):
+            await answer.reply(403, {"kind": "Status", "message": "not here"})
+        else:
+            await answer.reply(200, {"metadata": {}, "items": []})
+
+    async def main() -> None:
+        pools = {"A": "a", "B": "long" * 20, "C": "forbidden"}
+        made = (structs.replace(cluster.pool(uid), name=name) for uid, name in pools.items())
+        ledger = cluster.ledger(*made, cluster.node("n1", *pools, version=7))
+        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None, follow_pods=lambda _: None))
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            await Claims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0).reconcile("n1")
+
+    asyncio.run(main())
+    assert written == [{names.claim_key("A"), names.claim_key("B")}]
+
+
+@pytest.mark.parametrize(
+    ("claims", "released"),
+    [({"A": "then"}, True), ({"A": "touched"}, False), ({}, False), ({"A": "then", "B": "new"}, True)],
+    ids=["by something else", "by a touch", "by another release", "by another pool's claim"],
+)
+def test_a_release_that_a_write_has_overtaken_goes_on_where_the_claim_is_untouched(
+    tmp_path: Path, claims: dict[str, str], released: bool
+) -> None:
+    written: list[Any] = []
+    notes = {names.claim_key(uid): value for uid, value in claims.items()}
+    labels = {names.NODE_LABEL: "true"}
+    node = {"metadata": {"name": "n1", "uid": "n1-uid", "resourceVersion": "9", "annotations": notes, "labels": labels}}
+
+    async def handle(request: Request, answer: Answer) -> None:
+        if request.method == "PATCH":
+            written.append(request.json["metadata"])
+            if request.json["metadata"]["resourceVersion"] == "9":
+                await answer.reply(200, {"metadata": {"resourceVersion": "10"}})
+            else:
+                await answer.reply(409, {"kind": "Status", "reason": "Conflict", "message": "another version"})
+        elif request.path == "/api/v1/nodes":
+            await answer.reply(200, {"metadata": {}, "items": [node]})
+        else:
+            await answer.reply(200, {"metadata": {}, "items": []})
+
+    async def main() -> None:
+        ledger = cluster.ledger(cluster.pool("A"), cluster.node("n1", "A", version=7))
+        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None, follow_pods=lambda _: None))
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            reconciling = Claims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0)
+            with nullcontext() if released else pytest.raises(errors.Conflict):
+                await reconciling.reconcile("n1")
+
+    asyncio.run(main())
+    assert [one["resourceVersion"] for one in written] == (["7", "9"] if released else ["7"])
+    if released:
+        assert ("labels" in written[1]) is (len(claims) == 1), "the label stays with another pool's claim"
 
 
 def test_a_release_is_of_this_node_in_this_version_and_takes_the_label_with_the_last_claim(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord, PodRecord, PoolRecord
 from ateplace.settings import Reconciler
 from reconciler.claims.plan import ANNOTATION_BYTES, UNBOUND_LOOK, Plan, Release, decide, readable
+from reconciler.claims.unbound import Unbound
+from reconciler.pool_pods import Fates
 from reconciler.pools import Stage, awaited
 from tests.unit import cluster
 from tests.unit.cluster import ledger
 
-SETTINGS = Reconciler(linger=120, unbound_wait=300)
+SETTINGS = Reconciler(linger=120, unbound_wait=600)
 TIME = "2026-11-16T10:00:00.123456+00:00"
 
 
@@ -31,8 +33,16 @@ def pool(uid: str = "A", *, deleting: bool = False, warm: bool = True, name: str
     return structs.replace(cluster.pool(uid, warm=warm), name=name, deleting=deleting)
 
 
-def planned(filled: Ledger, now: float = 0.0) -> Plan:
-    plan = decide(filled, "n1", now, SETTINGS)
+def unbound(filled: Ledger, at: float = 0.0) -> Unbound:
+    """What is unbound in a ledger, as it was seen at that time."""
+    made = Unbound(lambda: at)
+    for record in filled.pods.values():
+        made.changed(None, record)
+    return made
+
+
+def planned(filled: Ledger, now: float = 0.0, waiting: Unbound | None = None) -> Plan:
+    plan = decide(filled, waiting or unbound(filled), "n1", now, SETTINGS)
     assert plan is not None
     return plan
 
@@ -85,13 +95,13 @@ NOTHING = Plan(uid="n1-uid", version=7)
         pytest.param(
             (node("A"), pool()),
             120,
-            structs.replace(NOTHING, release=(Release("A", TIME, True),), last=True),
+            structs.replace(NOTHING, release=(Release("A", TIME, True, 120.0),), last=True),
             id="then it goes, and the label with the last one",
         ),
         pytest.param(
             (node("A", "B"), pool(), pool("B", name="other"), pod(pool_uid="B")),
             120,
-            structs.replace(NOTHING, release=(Release("A", TIME, True),)),
+            structs.replace(NOTHING, release=(Release("A", TIME, True, 120.0),)),
             id="the label stays with the other pool's claim",
         ),
         pytest.param(
@@ -103,19 +113,31 @@ NOTHING = Plan(uid="n1-uid", version=7)
         pytest.param(
             (node("A"), pool(warm=False), pod("p2", on="", placeholder=True)),
             120,
-            structs.replace(NOTHING, release=(Release("A", TIME, True),), last=True),
+            structs.replace(NOTHING, release=(Release("A", TIME, True, 120.0),), last=True),
             id="not so an unbound placeholder that will claim nothing",
         ),
         pytest.param(
             (node("A"), pool(), pod("p2", on="")),
-            420,
-            structs.replace(NOTHING, release=(Release("A", TIME, False),), last=True),
+            719,
+            structs.replace(NOTHING, again=UNBOUND_LOOK),
+            id="for as long as a scheduler may still bind it",
+        ),
+        pytest.param(
+            (node("A"), pool(), structs.replace(pod("p2", on=""), gated=True)),
+            120,
+            structs.replace(NOTHING, release=(Release("A", TIME, True, 120.0),), last=True),
+            id="not so one with scheduling gates",
+        ),
+        pytest.param(
+            (node("A"), pool(), pod("p2", on="")),
+            720,
+            structs.replace(NOTHING, release=(Release("A", TIME, False, 120.0),), last=True),
             id="but not for ever",
         ),
         pytest.param(
             (node("A"), pool(deleting=True)),
             0,
-            structs.replace(NOTHING, release=(Release("A", TIME, True),), last=True),
+            structs.replace(NOTHING, release=(Release("A", TIME, True, 120.0),), last=True),
             id="no linger for a pool being deleted that has no pods",
         ),
         pytest.param(
@@ -127,8 +149,8 @@ NOTHING = Plan(uid="n1-uid", version=7)
         pytest.param(
             (node("A"),),
             0,
-            structs.replace(NOTHING, release=(Release("A", TIME, True),), last=True),
-            id="no linger for a pool that is gone",
+            structs.replace(NOTHING, again=120.0),
+            id="a pool that was never seen may be new: its claims linger",
         ),
         pytest.param((node("A"), pod()), 1e6, NOTHING, id="orphaned pods keep the claim of their pool that is gone"),
         pytest.param(
@@ -139,15 +161,15 @@ NOTHING = Plan(uid="n1-uid", version=7)
         ),
         pytest.param(
             (node("A"), pod(pool_uid="", placeholder=True)),
-            0,
-            structs.replace(NOTHING, release=(Release("A", TIME, True),), last=True),
+            120,
+            structs.replace(NOTHING, release=(Release("A", TIME, True, 120.0),), last=True),
             id="not so placeholders that belong to nobody",
         ),
         pytest.param((node("A"), pool(), pod(placeholder=True)), 1e6, NOTHING, id="a warm placeholder holds a claim"),
         pytest.param(
             (node("A"), pool(warm=False), pod(placeholder=True)),
             120,
-            structs.replace(NOTHING, release=(Release("A", TIME, True),), last=True),
+            structs.replace(NOTHING, release=(Release("A", TIME, True, 120.0),), last=True),
             id="a cold one does not",
         ),
         pytest.param(
@@ -178,10 +200,50 @@ def test_a_claim_lingers_from_its_last_use_or_its_last_change_whichever_is_later
     assert planned(filled, 100.0).again == 110.0
 
 
+def test_there_is_no_linger_for_a_pool_that_was_seen_to_go() -> None:
+    filled = ledger(node("A"), pool())
+    filled.pool_gone("A", 0.0)
+    gone = structs.replace(NOTHING, release=(Release("A", TIME, True, 120.0),), last=True)
+    assert planned(filled) == gone
+
+
+@pytest.mark.parametrize("placeholder", [False, True], ids=["an ateom", "a placeholder"])
+@pytest.mark.parametrize(
+    ("refused_at", "holds"),
+    [(None, True), (0.0, True), (120.0, True), (121.0, False)],
+    ids=["never", "before the claim", "while it may have been answered by the claim", "a linger after the claim"],
+)
+def test_a_pod_that_was_refused_a_linger_after_a_claim_was_written_is_not_on_its_way_by_it(
+    placeholder: bool, refused_at: float | None, holds: bool
+) -> None:
+    clock = iter([0.0 if refused_at is None else refused_at])
+    waiting = Unbound(lambda: next(clock))
+    first = pod("p2", on="", placeholder=placeholder)
+    refused = structs.replace(first, refused=refused_at is not None)
+    filled = ledger(node("A"), pool(), refused)
+    waiting.changed(None, first)
+    waiting.changed(first, refused)
+    waiting.changed(refused, structs.replace(refused, preempted=True))
+    assert (planned(filled, 300.0, waiting).again == UNBOUND_LOOK) is holds
+
+
+def test_a_pod_that_is_tried_again_may_be_on_its_way() -> None:
+    waiting = Unbound(lambda: 121.0)
+    first = pod("p2", on="")
+    refused = structs.replace(first, refused=True)
+    waiting.changed(None, refused)
+    filled = ledger(node("A"), pool(), first)
+    assert planned(filled, 300.0, waiting).release
+    waiting.changed(refused, first)
+    assert planned(filled, 300.0, waiting).again == UNBOUND_LOOK
+    waiting.changed(first, structs.replace(first, node="n2"))
+    assert planned(filled, 300.0, waiting).release
+
+
 def test_there_is_no_plan_for_a_node_that_does_not_exist() -> None:
     filled = ledger(pool(), pod())
-    assert decide(filled, "n1", 0.0, SETTINGS) is None
-    assert decide(filled, "n2", 0.0, SETTINGS) is None
+    assert decide(filled, Unbound(), "n1", 0.0, SETTINGS) is None
+    assert decide(filled, Unbound(), "n2", 0.0, SETTINGS) is None
 
 
 @pytest.mark.parametrize(
@@ -202,13 +264,14 @@ def test_a_claims_value_is_empty_or_a_time(value: str, is_one: bool) -> None:
 def test_a_deletion_waits_for_deployments_then_pods_then_claims() -> None:
     filled = ledger(node("A"), pool(deleting=True), pod())
     kept = filled.pools["A"]
-    assert awaited(kept, 1, 1) is Stage.DEPLOYMENTS
-    assert awaited(kept, 0, 1) is Stage.PODS
-    assert awaited(kept, 0, 0) is Stage.CLAIMS, "what only our watch counts is not waited for"
+    assert awaited(kept, 1, Fates(draining=1)) is Stage.DEPLOYMENTS
+    assert awaited(kept, 0, Fates(draining=1, overdue=1)) is Stage.PODS
+    assert awaited(kept, 0, Fates(draining=1)) is Stage.DRAINING
+    assert awaited(kept, 0, Fates()) is Stage.CLAIMS, "what only our watch counts is not waited for"
     filled.pod_gone("p1", 0.0)
-    assert awaited(kept, 0, 0) is Stage.CLAIMS
+    assert awaited(kept, 0, Fates()) is Stage.CLAIMS
     filled.node_seen(structs.replace(node(), version=8), 0.0)
-    assert awaited(kept, 0, 0) is None
+    assert awaited(kept, 0, Fates()) is None
 
 
 @pytest.mark.parametrize(
