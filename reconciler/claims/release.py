@@ -66,7 +66,7 @@ class Claims:
         self._pool_label = settings.substrate.pool_label
         self._events = events
         self._clock = clock
-        self._unbound = Unbound(clock)
+        self._unbound = Unbound(settings.cluster.stale_after, clock)
         view.follow_pods(self._unbound.changed)
         self._written: dict[str, int] = {}
         """By node: the version of our last release, until the watch has shown it."""

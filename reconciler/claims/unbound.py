@@ -10,8 +10,8 @@ Nobody tells us what was answered, so every unbound pod counts, with two excepti
 - A pod with scheduling gates has never been looked at.
 - A pod that was refused had no node in flight at that moment. It may have been answered one since; but an answer rests
   on a claim that was written at most half a linger before (the reply rule). So a refusal that came a whole linger after
-  a claim last changed proves that the pod does not go by that claim. The other half is for watches that differ in how
-  far they are behind.
+  a claim last changed proves that the pod does not go by that claim. When it came is known up to `lag`: a watch that is
+  further behind is not decided by.
 
 So a placeholder that waits on a full cluster, as it should, keeps no claim that is older than its last refusal.
 """
@@ -27,11 +27,12 @@ from ateplace.cluster.state import Pool
 class Unbound:
     """`changed` gets every change of an ateom or a placeholder. Loop-confined; an entry per unbound pod."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, lag: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lag = lag
         self._clock = clock
         self._pods: dict[str, dict[str, tuple[PodRecord, float]]] = {}
         """By pool (its UID, or namespace and name where a pod has no UID label), then by pod UID: the pod, and when it
-        was last seen to be refused; -inf while that is not what its scheduler says."""
+        was last refused, at the earliest; -inf while that is not what its scheduler says."""
 
     def changed(self, old: PodRecord | None, new: PodRecord | None) -> None:
         before = -inf
@@ -43,11 +44,11 @@ class Unbound:
         if new is None or new.node or new.finished or new.gated:
             return
         if not (old and old.uid == new.uid and old.refused and new.refused):
-            before = self._clock() if new.refused else -inf
+            before = self._clock() - self._lag if new.refused else -inf
         self._pods.setdefault(_key(new), {})[new.uid] = new, before
 
     def refused(self, pod_uid: str, pool_key: str) -> float:
-        """When the pod was last seen to be refused; -inf when it was not."""
+        """When the pod was last refused, at the earliest; -inf when it was not."""
         return self._pods.get(pool_key, {}).get(pod_uid, (None, -inf))[1]
 
     def may_bind(self, pool: Pool, until: float) -> bool:

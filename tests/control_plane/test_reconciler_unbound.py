@@ -12,11 +12,13 @@ from tests import reconciling
 from tests.reconciling import Reconciler, ateom, claims, force_delete, pod_path, pool
 
 LINGER = 1.0
+LAG = 4.0
+"""How far behind a watch may be."""
 
 
 @pytest.fixture(scope="module")
 def reconciler(plane: ControlPlane) -> Iterator[Reconciler]:
-    patient = reconciling.reconciling(plane, linger=LINGER, unbound_wait=600)
+    patient = reconciling.reconciling(plane, linger=LINGER, unbound_wait=600, cluster__stale_after=LAG)
     with reconciling.agent_substrate(plane, controller=False), patient as (running,):
         yield running
         assert running.missed() == 0
@@ -61,7 +63,7 @@ def test_a_pod_that_cannot_be_on_its_way_keeps_no_claim(
     uid = pool(plane, namespace, "a")
     pod = ateom(plane, namespace, "a", uid, node)
     plane.wait(lambda: claims(plane, node) == ({uid}, True), why="the claim")
-    pass_time(plane, 2 * LINGER)
+    pass_time(plane, 2 * LINGER + LAG)
     waiting = make(plane, namespace, uid)
     if refused:
         refuse(plane, waiting)
@@ -79,7 +81,7 @@ def test_a_pod_that_was_refused_before_the_claim_was_written_keeps_it(
     refuse(plane, waiting)
     meta = {"annotations": {names.claim_key(uid): ""}, "labels": {names.NODE_LABEL: "true"}}
     plane.api.patch(f"/api/v1/nodes/{node}", {"metadata": meta})
-    pass_time(plane, 5 * LINGER)
+    pass_time(plane, 2 * LINGER + LAG)
     assert claims(plane, node) == ({uid}, True)
     force_delete(plane, waiting)
     plane.wait(lambda: claims(plane, node) == (set(), False), timeout=20, why="the claim to go with it")

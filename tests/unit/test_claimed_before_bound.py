@@ -17,6 +17,7 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord, PodRecord
 from ateplace.settings import Reconciler
 from reconciler.claims.plan import Plan, decide
+from reconciler.claims.unbound import Unbound
 from tests.unit import cluster
 
 LINGER = 8.0
@@ -163,7 +164,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: not self.release)
     @rule()
     def the_reconciler_decides_to_release_and_reads(self) -> None:
-        plan = decide(self.reconciler, "n1", self.now, RULES)
+        plan = decide(self.reconciler, Unbound(0.0), "n1", self.now, RULES)
         if plan and plan.release and not self.pods:  # none on the node and none unbound, by a consistent read
             self.release = plan
 

@@ -254,7 +254,7 @@ def test_one_pools_refused_question_keeps_its_own_claim_and_no_other(tmp_path: P
     async def main() -> None:
         long = structs.replace(cluster.pool("L"), name="l" * 100)
         ledger = cluster.ledger(cluster.pool("A"), cluster.pool("B"), long, cluster.node("n1", "A", "B", "L"))
-        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None))
+        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None, follow_pods=lambda _: None))
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
             await Claims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 1e6).reconcile("n1")
 

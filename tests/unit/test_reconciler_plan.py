@@ -15,6 +15,7 @@ from tests.unit import cluster
 from tests.unit.cluster import ledger
 
 SETTINGS = Reconciler(linger=120, unbound_wait=600)
+LAG = 75.0
 TIME = "2026-11-16T10:00:00.123456+00:00"
 
 
@@ -35,7 +36,7 @@ def pool(uid: str = "A", *, deleting: bool = False, warm: bool = True, name: str
 
 def unbound(filled: Ledger, at: float = 0.0) -> Unbound:
     """What is unbound in a ledger, as it was seen at that time."""
-    made = Unbound(lambda: at)
+    made = Unbound(LAG, lambda: at)
     for record in filled.pods.values():
         made.changed(None, record)
     return made
@@ -210,14 +211,14 @@ def test_there_is_no_linger_for_a_pool_that_was_seen_to_go() -> None:
 @pytest.mark.parametrize("placeholder", [False, True], ids=["an ateom", "a placeholder"])
 @pytest.mark.parametrize(
     ("refused_at", "holds"),
-    [(None, True), (0.0, True), (120.0, True), (121.0, False)],
-    ids=["never", "before the claim", "while it may have been answered by the claim", "a linger after the claim"],
+    [(None, True), (0.0, True), (120.0 + LAG, True), (121.0 + LAG, False)],
+    ids=["never", "before the claim", "while it may have been answered by the claim", "a linger after it for sure"],
 )
 def test_a_pod_that_was_refused_a_linger_after_a_claim_was_written_is_not_on_its_way_by_it(
     placeholder: bool, refused_at: float | None, holds: bool
 ) -> None:
     clock = iter([0.0 if refused_at is None else refused_at])
-    waiting = Unbound(lambda: next(clock))
+    waiting = Unbound(LAG, lambda: next(clock))
     first = pod("p2", on="", placeholder=placeholder)
     refused = structs.replace(first, refused=refused_at is not None)
     filled = ledger(node("A"), pool(), refused)
@@ -228,7 +229,7 @@ def test_a_pod_that_was_refused_a_linger_after_a_claim_was_written_is_not_on_its
 
 
 def test_a_pod_that_is_tried_again_may_be_on_its_way() -> None:
-    waiting = Unbound(lambda: 121.0)
+    waiting = Unbound(LAG, lambda: 121.0 + LAG)
     first = pod("p2", on="")
     refused = structs.replace(first, refused=True)
     waiting.changed(None, refused)
@@ -242,8 +243,8 @@ def test_a_pod_that_is_tried_again_may_be_on_its_way() -> None:
 
 def test_there_is_no_plan_for_a_node_that_does_not_exist() -> None:
     filled = ledger(pool(), pod())
-    assert decide(filled, Unbound(), "n1", 0.0, SETTINGS) is None
-    assert decide(filled, Unbound(), "n2", 0.0, SETTINGS) is None
+    assert decide(filled, Unbound(LAG), "n1", 0.0, SETTINGS) is None
+    assert decide(filled, Unbound(LAG), "n2", 0.0, SETTINGS) is None
 
 
 @pytest.mark.parametrize(
