@@ -159,8 +159,10 @@ class Tenancy:
             self._book.drop_tenant(node, pool_uid, tenant)
         if node.claims:
             self.claimed[node.name] = node
+            node.claimed_since = min(node.claimed_since, now)
         else:
             self.claimed.pop(node.name, None)
+            node.claimed_since = inf
             _share(node)
             node.review_atelets(now)
         self._book.tell_pool(pool_uid)

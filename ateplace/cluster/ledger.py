@@ -195,6 +195,8 @@ class Ledger:
                 self._leave(pod, record.uid, now)
                 self._join(pod, "")
             pool = self._book.pool(record.uid)
+        if record.replicas > (pool.record.replicas if pool.record else 0):
+            pool.raised = now
         was_warm, pool.record, pool.gone = pool.warm, record, False
         self._move(self._members.name(record), now)
         if was_warm and not pool.warm:
@@ -295,4 +297,5 @@ def _same_place(old: PodRecord, new: PodRecord) -> bool:
         and old.pool == new.pool
         and old.shape is new.shape
         and old.placeholder is new.placeholder
+        and old.gated is new.gated
     )

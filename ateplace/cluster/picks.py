@@ -11,7 +11,8 @@ The life of one pick (one unbound pod that was answered with a node):
                                                       (UNSEEN) if the watch has never shown the pod: it may be gone
 
 An unbound pod without a pick is adrift: another process may have answered it. Unless it is a placeholder, or was
-refused all nodes lately, its pool expects a node for it (`Pool.pending`).
+refused all nodes lately, its pool expects a node for it (`Pool.pending`). A pod with scheduling gates is neither: no
+scheduler looks at it.
 """
 
 from math import inf
@@ -79,7 +80,7 @@ class Picks:
         node.load(shape, placeholder=placeholder, times=1)
         if pod:
             self._pardon(pod_uid)
-            self.adrift.load(pod.shape, placeholder=pod.placeholder, times=-1)
+            self._drift(pod, -1)
             self.expect(pod, self._members.owner(pod), -1)
         else:
             self._unseen[pod_uid] = now
@@ -141,20 +142,18 @@ class Picks:
     def file(self, pod: PodRecord) -> None:
         """An unbound pod is filed: it is there, so that its pick may last as long as the scheduler waits."""
         self._unseen.pop(pod.uid, None)
-        attempt = self.attempts.get(pod.uid)
-        if attempt is None or not attempt.node:
-            self.adrift.load(pod.shape, placeholder=pod.placeholder, times=1)
+        if not self.picked(pod.uid):
+            self._drift(pod, 1)
 
     def unfile(self, pod: PodRecord) -> None:
         """An unbound pod is filed no longer, or will be as another: whatever it was refused for is forgotten."""
         self._refused.pop(pod.uid, None)
-        attempt = self.attempts.get(pod.uid)
-        if attempt is None or not attempt.node:
-            self.adrift.load(pod.shape, placeholder=pod.placeholder, times=-1)
+        if not self.picked(pod.uid):
+            self._drift(pod, -1)
 
     def expect(self, pod: PodRecord, pool_uid: str, times: int) -> None:
         """Count an unbound pod without a pick among those that nodes are opened for, or no longer."""
-        if pool_uid and not pod.placeholder and pod.uid not in self._refused:
+        if pool_uid and not pod.placeholder and not pod.gated and pod.uid not in self._refused:
             self._book.pools[pool_uid].pending += times
 
     def forgive(self, now: float) -> None:
@@ -175,7 +174,7 @@ class Picks:
     def is_adrift(self, pod_uid: str) -> bool:
         """Whether the pod is one of those that `adrift` counts."""
         pod = self._pods.get(pod_uid)
-        return pod is not None and not pod.node and not self.picked(pod_uid)
+        return pod is not None and not (pod.node or pod.gated) and not self.picked(pod_uid)
 
     def in_flight(self) -> int:
         """How many pods have a pick: attempts that failed have none."""
@@ -198,7 +197,7 @@ class Picks:
         book.generation += 1
         pod = self._pods.get(pod_uid)
         if pod and not pod.node:
-            self.adrift.load(pod.shape, placeholder=pod.placeholder, times=1)
+            self._drift(pod, 1)
             self.expect(pod, self._members.owner(pod), 1)
         node = book.nodes[attempt.node]
         pool = book.pools[attempt.pool]
@@ -209,6 +208,10 @@ class Picks:
         book.drop_tenant(node, attempt.pool, tenant)
         book.drop_pool(pool)
         book.drop_node(node)
+
+    def _drift(self, pod: PodRecord, times: int) -> None:
+        if not pod.gated:
+            self.adrift.load(pod.shape, placeholder=pod.placeholder, times=times)
 
     def _pardon(self, pod_uid: str) -> None:
         if self._refused.pop(pod_uid, None) is not None:

@@ -11,6 +11,8 @@ from ateplace.cluster.records import AteletRecord, NodeRecord, PoolRecord
 from ateplace.cluster.resources import Amounts, Shape
 
 CRASH_LOOP: Final = "CrashLoopBackOff"
+MAKING: Final = 5.0
+"""Seconds within which the pods of a Deployment that was scaled up are made."""
 
 
 class State(enum.Enum):
@@ -95,6 +97,8 @@ class Node(Struct, gc=False):
     reading: Reading | None = None
     claims: int = 0
     """How many tenants have a claim."""
+    claimed_since: float = inf
+    """Since when there has been one, as this process saw it."""
     own: bool = False
     """Whether this process opened it, and nobody else has claimed it since: then all picks for it are known here."""
     wrote: dict[str, str] = field(default_factory=dict)
@@ -177,7 +181,9 @@ class Pool(Struct, gc=False):
     """Those of them that are ateoms."""
     picks: int = 0
     pending: int = 0
-    """Unbound ateoms that have not been picked a node yet and were not refused lately."""
+    """Unbound ateoms that a scheduler looks at, that have not been picked a node yet and were not refused lately."""
+    raised: float = -inf
+    """When `spec.replicas` was last seen to rise."""
 
     @property
     def warm(self) -> bool:
@@ -185,10 +191,11 @@ class Pool(Struct, gc=False):
         invent a pool's UID. Ateoms always hold theirs: their pool may be gone without them."""
         return self.record is not None and self.record.warm
 
-    @property
-    def awaited(self) -> int:
-        """Ateoms that will want a node: those that do, and those that are still to be made."""
-        return self.pending + max(0, self.record.replicas - self.ateoms if self.record else 0)
+    def awaited(self, now: float) -> int:
+        """Ateoms that will want a node: those that wait, and for some seconds after `spec.replicas` rose those that are
+        still to be made. What has not come by then may never come: a quota, a paused Deployment, a webhook."""
+        coming = self.record.replicas - self.ateoms if self.record and now - self.raised < MAKING else 0
+        return self.pending + max(0, coming)
 
 
 class Attempt(Struct, gc=False):

@@ -93,7 +93,7 @@ class Preempting:
         ledger = case.ledger
         own = [ledger.pods[pod.uid] for one in named.values() for pod in one.pods or ()]
         pool = ledger.pools.get(case.demand.pool)
-        others = pool.awaited - 1 - self._evictions.waiting(pool.uid) if pool else 0
+        others = pool.awaited(case.now) - 1 - self._evictions.waiting(pool.uid) if pool else 0
         need = min(others, AT_ONCE - len(own))
         free = (one for one in self._evictions.placeholders() if self._promises.free(one.uid)) if need > 0 else ()
         more = for_the_next(case, clean, free, need)

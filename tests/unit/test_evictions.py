@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ class Rig:
             watch.staleness = lambda: 0.0  # type: ignore[method-assign]
         view.ledger.daemonset_seen(template(), 0.0)
         for uid in ("A", "B"):
-            view.ledger.pool_seen(pool(uid, replicas=replicas if uid == "A" else 0), 0)
+            view.ledger.pool_seen(pool(uid, replicas=replicas if uid == "A" else 0), time.monotonic())
         for number in range(1, 5):
             record, atelet = ready(f"n{number}", "A" if number < 4 else "B")
             view.ledger.node_seen(record, 0)  # type: ignore[arg-type]
@@ -158,6 +159,18 @@ def test_room_is_made_for_those_that_wait_and_those_that_are_to_come(tmp_path: P
         assert len(rig.ended) == 3
 
     play(tmp_path, use, replicas=3)
+
+
+def test_no_room_is_made_for_pods_that_were_to_come_and_did_not(tmp_path: Path) -> None:
+    """A quota of one ateom where twenty are wanted: each time that one asks, room is made for it alone."""
+
+    async def use(rig: Rig) -> None:
+        rig.view.ledger.pools["A"].raised = time.monotonic() - 6.0
+        rig.show(pod("p1"))
+        assert await rig.preempt("p1", NAMED) == {}
+        assert rig.ended == ["ph1"]
+
+    play(tmp_path, use, replicas=20)
 
 
 def test_who_finds_no_room_all_the_same_is_made_another(tmp_path: Path) -> None:

@@ -446,16 +446,34 @@ class LedgerMachine(RuleBasedStateMachine):
         placeholder=st.booleans(),
         finished=st.booleans(),
         namespace=st.sampled_from(["ns", "evil"]),
+        gated=st.sampled_from([False, False, True]),
     )
     def a_pod_is_seen(  # noqa: PLR0917 - hypothesis passes them by keyword
-        self, uid: str, on: str, pool_uid: str, shape: Shape, placeholder: bool, finished: bool, namespace: str
+        self,
+        uid: str,
+        on: str,
+        pool_uid: str,
+        shape: Shape,
+        placeholder: bool,
+        finished: bool,
+        namespace: str,
+        gated: bool,
     ) -> None:
         known = self.pods.get(uid)
         if known:
             pool_uid, shape, on, namespace = known.pool_uid, known.shape, known.node or on, known.namespace
         record = pod(uid, on, pool_uid, shape=shape, placeholder=placeholder, finished=finished)
-        record = structs.replace(record, namespace=namespace)
-        if known is None or finished or (known.node, known.placeholder) != (on, placeholder):
+        record = structs.replace(record, namespace=namespace, gated=gated and not on)
+        if (
+            known is None
+            or finished
+            or (known.node, known.placeholder, known.gated)
+            != (
+                on,
+                placeholder,
+                record.gated,
+            )
+        ):
             self.forged.discard(uid)
             if not finished and namespace == "evil" and pool_uid in self.pools:
                 self.forged.add(uid)
@@ -465,7 +483,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.pods[uid] = record
         if finished or on:
             self.picks.pop(uid, None)
-        if finished or on or (known and known.placeholder != placeholder):
+        if finished or on or (known and (known.placeholder, known.gated) != (placeholder, record.gated)):
             self.refused.discard(uid)
         self.ledger.pod_seen(record, self.tick())
 
@@ -525,7 +543,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(uid=st.sampled_from(PODS))
     def a_pod_is_refused(self, uid: str) -> None:
-        if uid in self.pods and not self.pods[uid].node and uid not in self.picks:
+        if uid in self.pods and not (self.pods[uid].node or self.pods[uid].gated) and uid not in self.picks:
             self.refused.add(uid)
         self.ledger.refused(uid, self.tick())
 
@@ -596,12 +614,12 @@ class LedgerMachine(RuleBasedStateMachine):
             assert (found.pods if found else 0) == len(owned)
             assert (found.ateoms if found else 0) == sum(not p.placeholder for p in owned)
             assert (found.picks if found else 0) == sum(owner == uid for owner, *_ in self.picks.values())
-            waiting = [p for p in owned if not p.node and not p.placeholder and p.uid not in self.picks]
+            waiting = [p for p in owned if not (p.node or p.placeholder or p.gated) and p.uid not in self.picks]
             assert (found.pending if found else 0) == sum(p.uid not in self.refused for p in waiting)
 
     @invariant()
     def what_is_adrift_is_unbound_and_has_no_pick(self) -> None:
-        adrift = [p for p in self.pods.values() if not p.node and p.uid not in self.picks]
+        adrift = [p for p in self.pods.values() if not (p.node or p.gated) and p.uid not in self.picks]
         used: Counter[str] = Counter()
         for record in adrift:
             used.update(dict(record.shape.counted))
@@ -659,12 +677,36 @@ def test_what_was_read_of_a_node_goes_with_the_node() -> None:
     assert not known._book._read
 
 
-def test_ateoms_that_a_pool_is_still_to_have_are_awaited() -> None:
+def test_ateoms_that_a_pool_is_still_to_have_are_awaited_for_some_seconds_after_it_was_scaled_up() -> None:
     known = cluster.ledger(cluster.pool(replicas=3), cluster.pod("1", "n1"), cluster.pod("2"))
     known.pod_seen(cluster.pod("ph", placeholder=True), 0.0)
-    assert known.pools["A"].awaited == 2, "one that waits, one that is to be made"
+    entry = known.pools["A"]
+    assert entry.awaited(4.9) == 2, "one that waits, one that is to be made"
+    assert entry.awaited(5.0) == 1, "it has not come: a quota, a paused Deployment, a controller that is down"
     for uid in ("3", "4"):
-        known.pod_seen(cluster.pod(uid), 0.0)
-    assert known.pools["A"].awaited == 3, "all that wait, however many it should have"
-    known.pool_gone("A", 0.0)
-    assert known.pools["A"].awaited == 3
+        known.pod_seen(cluster.pod(uid), 6.0)
+    assert entry.awaited(6.0) == 3, "all that wait, however many it should have"
+    known.pool_seen(cluster.pool(replicas=6), 7.0)
+    assert entry.awaited(8.0) == 5
+    known.pool_seen(cluster.pool(replicas=5), 20.0)
+    assert entry.awaited(20.0) == 3, "fewer than before is no rise"
+    known.pool_gone("A", 21.0)
+    assert entry.awaited(21.0) == 3
+
+
+def test_ateoms_that_a_pool_of_this_name_left_behind_are_not_awaited_twice() -> None:
+    """`--cascade=orphan`, and the pool made again: its Deployment has its pods, which carry the old pool's UID."""
+    known = cluster.ledger(cluster.pool("B", replicas=4), *(cluster.pod(str(each)) for each in range(4)))
+    assert (known.pools["A"].awaited(9.0), known.pools["B"].awaited(9.0)) == (4, 0)
+
+
+def test_pods_with_scheduling_gates_do_not_wait() -> None:
+    gated = structs.replace(cluster.pod("g"), gated=True)
+    known = cluster.ledger(cluster.pool(replicas=2), cluster.pod("1"), gated)
+    entry = known.pools["A"]
+    assert (entry.pending, entry.awaited(9.0), known.adrift.pods) == (1, 1, 1)
+    assert not known.is_adrift("g")
+    known.pod_seen(cluster.pod("g"), 1.0)
+    assert (entry.pending, known.adrift.pods) == (2, 2), "the gates are gone"
+    known.pod_gone("g", 2.0)
+    assert (entry.pending, known.adrift.pods) == (1, 1)
