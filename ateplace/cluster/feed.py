@@ -1,4 +1,4 @@
-"""The cluster as the roles see it: six watches that fill one ledger.
+"""The cluster as the roles see it: seven watches that fill one ledger.
 
 One view per process, shared by whatever roles run in it (`View.of(runtime)`). It is good to decide from when `reason()`
 is None: every watch has delivered a full list, none has been silent for longer than `cluster.stale_after`, and neither
@@ -19,9 +19,18 @@ from msgspec import Struct
 from ateplace import errors, label_selectors, names
 from ateplace.cluster import records
 from ateplace.cluster.ledger import Ledger
-from ateplace.cluster.records import AteletRecord, AteletTemplate, NodeRecord, PodRecord, PoolRecord
+from ateplace.cluster.records import (
+    AteletRecord,
+    AteletTemplate,
+    LimitRangeRecord,
+    NodeRecord,
+    PodRecord,
+    PoolRecord,
+    admitted,
+)
+from ateplace.cluster.resources import Amounts, largest
 from ateplace.kube import Kube, paths
-from ateplace.kube.objects import DaemonSet, Node, Pod, WorkerPool
+from ateplace.kube.objects import DaemonSet, LimitRange, Node, Pod, WorkerPool
 from ateplace.kube.watch import Watch
 from ateplace.process.runtime import Runtime
 from ateplace.settings import Settings
@@ -82,7 +91,7 @@ class View:
             paths.PODS.within(namespace),
             Pod,
             records.atelet_record,
-            partial(self._object, ledger.atelet_seen, ledger.atelet_gone),
+            self._atelet,
             label_selector=substrate.atelet_selector,
             name="atelets",
         )
@@ -91,11 +100,22 @@ class View:
             paths.DAEMON_SETS.within(namespace),
             DaemonSet,
             partial(records.live_atelet_template, selector=label_selectors.parse(substrate.atelet_selector)),
-            partial(self._object, ledger.daemonset_seen, ledger.daemonset_gone),
+            self._daemonset,
             name="atelet-daemonsets",
         )
+        self.limit_ranges = Watch(
+            kube,
+            paths.LIMIT_RANGES.within(namespace),
+            LimitRange,
+            records.limit_range_record,
+            self._limit_range,
+            name="atelet-limit-ranges",
+        )
+        self._live_requests: dict[str, Amounts] = {}
+        """By a DaemonSet's UID: the most that pods of its current template were admitted with."""
         self.watches: tuple[Watch[Any, Any], ...] = (
             self.pools,
+            self.limit_ranges,
             self.daemonsets,
             self.nodes,
             self.atelets,
@@ -178,6 +198,35 @@ class View:
             gone(old.uid, now)
         if new:
             seen(new, now)
+
+    def _atelet(self, key: str, old: AteletRecord | None, new: AteletRecord | None) -> None:
+        self._object(self.ledger.atelet_seen, self.ledger.atelet_gone, key, old, new)
+        template = self._template(new.daemonset) if new else None
+        if new and template:
+            known = self._live_requests.get(new.daemonset, template.requests)
+            learnt = largest((known, new.requests))
+            if learnt != known:
+                self._live_requests[new.daemonset] = learnt
+                self._need(template)
+
+    def _daemonset(self, key: str, old: AteletTemplate | None, new: AteletTemplate | None) -> None:
+        if old:
+            self._live_requests.pop(old.uid, None)  # another template, other pods
+        made = self._admitted(new) if new else None
+        self._object(self.ledger.daemonset_seen, self.ledger.daemonset_gone, key, old, made)
+
+    def _limit_range(self, _: str, __: LimitRangeRecord | None, ___: LimitRangeRecord | None) -> None:
+        for template in self.daemonsets.store.values():
+            self._need(template)
+
+    def _template(self, uid: str) -> AteletTemplate | None:
+        return next((one for one in self.daemonsets.store.values() if one.uid == uid), None)
+
+    def _admitted(self, template: AteletTemplate) -> AteletTemplate:
+        return admitted(template, self.limit_ranges.store.values(), self._live_requests)
+
+    def _need(self, template: AteletTemplate) -> None:
+        self.ledger.daemonset_seen(self._admitted(template), self._clock())
 
     def _node(self, name: str, _: NodeRecord | None, new: NodeRecord | None) -> None:
         if new is None:

@@ -10,12 +10,13 @@ unreadable (`ateplace.kube.store`), as is one that makes it raise anything else.
 writes them, and one that is none is only not known.
 """
 
-from collections.abc import Sized
+import copy
+from collections.abc import Iterable, Mapping, Sized
 from datetime import datetime
 from sys import intern
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field, structs
 
 from ateplace import names
 from ateplace.cluster.resources import (
@@ -25,6 +26,7 @@ from ateplace.cluster.resources import (
     amounts,
     default_requests,
     host_ports,
+    largest,
     pack,
     requests,
     shape,
@@ -32,9 +34,11 @@ from ateplace.cluster.resources import (
 from ateplace.kube.objects import (
     Condition,
     DaemonSet,
+    LimitRange,
     Node,
     NodeSelectorTerm,
     Pod,
+    PodSpec,
     PodStatus,
     Taint,
     Toleration,
@@ -110,6 +114,8 @@ class AteletRecord(Struct, frozen=True, gc=False):
     trouble: str
     """Why it does not run (CrashLoopBackOff, OutOfcpu, Unschedulable…); empty when there is nothing to say."""
     terminating: bool
+    requests: Amounts = ()
+    """What it was admitted with."""
 
 
 class PoolRecord(Struct, frozen=True, gc=False):
@@ -141,6 +147,14 @@ class AteletTemplate(Struct, frozen=True, gc=False):
     tolerations: tuple[Toleration, ...]
     requests: Amounts
     ports: frozenset[tuple[str, int]]
+    spec: PodSpec = field(default_factory=PodSpec)
+    """The parts of its pods that `requests` follows from."""
+
+
+class LimitRangeRecord(Struct, frozen=True, gc=False):
+    uid: str
+    defaults: tuple[tuple[str, str], ...]
+    """What a container requests that says nothing."""
 
 
 def pod_record(pod: Pod, pool_label: str = names.POOL_LABEL) -> PodRecord | None:
@@ -253,6 +267,7 @@ def atelet_record(pod: Pod) -> AteletRecord | None:
         ready="Ready" in conditions and conditions["Ready"].status == "True",
         trouble=intern(trouble[:TEXT]),
         terminating=pod.metadata.deletion_timestamp is not None,
+        requests=requests(pod.spec),
     )
 
 
@@ -261,9 +276,9 @@ def _wanted_node(pod: Pod) -> str:
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
     for term in (required.node_selector_terms or ()) if required else ():
-        for field in term.match_fields or ():
-            if field.key == "metadata.name" and field.operator == "In" and field.values:
-                return field.values[0]
+        for one in term.match_fields or ():
+            if one.key == "metadata.name" and one.operator == "In" and one.values:
+                return one.values[0]
     return ""
 
 
@@ -309,4 +324,34 @@ def atelet_template(daemonset: DaemonSet) -> AteletTemplate:
         tolerations=tuple(spec.tolerations or ()),
         requests=requests(spec),
         ports=host_ports(spec),
+        spec=PodSpec(
+            containers=spec.containers,
+            init_containers=spec.init_containers,
+            resources=spec.resources,
+            overhead=spec.overhead,
+        ),
     )
+
+
+def limit_range_record(limit_range: LimitRange) -> LimitRangeRecord | None:
+    """None for one that gives containers no requests."""
+    found: dict[str, str] = {}
+    for item in (limit_range.spec.limits or ()) if limit_range.spec else ():
+        if item.type == "Container":
+            found |= item.default_request or {}
+    _bounded("default requests", found, LABELS)
+    return LimitRangeRecord(limit_range.metadata.uid, tuple(sorted(found.items()))) if found else None
+
+
+def admitted(
+    template: AteletTemplate, ranges: Iterable[LimitRangeRecord], live: Mapping[str, Amounts]
+) -> AteletTemplate:
+    """The template with the room that its pods will take: what the API server makes of them by the LimitRanges of their
+    namespace, or what pods of it have that are there (`live`, by the DaemonSet's UID), whichever is more. Where several
+    LimitRanges speak of one resource, the API server says not which counts: the largest does here."""
+    counted = [template.requests, live.get(template.uid, ())]
+    for one in ranges:
+        spec = copy.deepcopy(template.spec)
+        default_requests(spec, dict(one.defaults))
+        counted.append(requests(spec))
+    return structs.replace(template, requests=largest(counted))

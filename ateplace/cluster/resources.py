@@ -305,6 +305,14 @@ def _most(to: dict[str, int], other: Mapping[str, int]) -> None:
             to[name] = amount
 
 
+def largest(parts: Iterable[Amounts]) -> Amounts:
+    """The most of each resource that any of them has."""
+    result: dict[str, int] = {}
+    for part in parts:
+        _most(result, dict(part))
+    return pack(result)
+
+
 def total(parts: Iterable[Amounts]) -> dict[str, int]:
     """The sum of several pods' amounts."""
     result: dict[str, int] = {}

@@ -3,16 +3,24 @@
 import asyncio
 import itertools
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from ateplace.cluster.feed import View
-from ateplace.cluster.records import atelet_template, node_record
+from ateplace.cluster.records import (
+    AteletTemplate,
+    LimitRangeRecord,
+    atelet_template,
+    limit_range_record,
+    node_record,
+)
 from ateplace.cluster.state import State
 from ateplace.kube import Kube
-from ateplace.kube.objects import DaemonSet, Node
+from ateplace.kube.objects import DaemonSet, LimitRange, Node
+from ateplace.kube.watch import Watch
 from ateplace.settings import Cluster, Settings
 from tests.unit.cluster import atelet, node, pod, pool
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving, until
@@ -113,3 +121,43 @@ def test_a_node_that_is_gone_keeps_nothing_but_what_is_still_on_it(view: View) -
     assert "n1" in ledger.nodes and ledger.nodes["n1"].record is None
     view._object(ledger.atelet_seen, ledger.atelet_gone, "ate-system/a", atelet("n1"), None)
     assert not ledger.nodes
+
+
+def daemonset(**resources: Any) -> AteletTemplate:
+    spec = {"template": {"spec": {"containers": [{"name": "atelet", "resources": resources}, {"name": "other"}]}}}
+    return atelet_template(msgspec.convert({"metadata": {"name": "atelet", "uid": "ds"}, "spec": spec}, DaemonSet))
+
+
+def limit_range(**cpu: str) -> LimitRangeRecord | None:
+    items = [{"type": "Container", "defaultRequest": cpu}, {"type": "Pod", "max": {"cpu": "9"}}]
+    return limit_range_record(msgspec.convert({"metadata": {"uid": "l"}, "spec": {"limits": items}}, LimitRange))
+
+
+def test_atelets_room_is_what_the_api_server_admits_not_what_its_template_says(view: View) -> None:
+    """By a LimitRange of its namespace, and by what its live pods have, whoever gave it to them."""
+
+    def kept(watch: Watch[Any, Any], record: Any) -> None:
+        old = watch.store.pop("ns/x", None)
+        if record:
+            watch.store["ns/x"] = record
+        watch._on_change("ns/x", old, record)
+
+    def room() -> int:
+        return dict(view.ledger.nodes["n1"].atelet.requests).get("cpu", 0)
+
+    view._node("n1", None, node("n1"))
+    kept(view.limit_ranges, limit_range(cpu="500m"))
+    kept(view.daemonsets, daemonset())
+    assert room() == 1000  # two containers
+    kept(view.limit_ranges, limit_range(cpu="700m"))
+    assert room() == 1400
+    kept(view.daemonsets, daemonset(requests={"cpu": "100m"}))
+    assert room() == 800
+    kept(view.limit_ranges, limit_range())
+    assert room() == 100
+    kept(view.atelets, structs.replace(atelet("n1"), daemonset="ds", requests=(("cpu", 300),)))
+    assert room() == 300
+    kept(view.atelets, None)
+    assert room() == 300, "the next one will be admitted like the last"
+    kept(view.daemonsets, daemonset(limits={"cpu": "200m"}))
+    assert room() == 200

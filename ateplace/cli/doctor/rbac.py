@@ -77,6 +77,7 @@ def needed(settings: Settings) -> dict[str, tuple[Right, ...]]:
     found = {account: list(rights) for account, rights in NEEDED.items()}
     for account in (EXTENDER, RECONCILER):
         found[account].append(Right("apps", "daemonsets", WATCH))
+        found[account].append(Right("", "limitranges", WATCH))
     if settings.certs.managed:
         found[RECONCILER] += FOR_CERTIFICATES
         if settings.certs.scheduler_deployment:
