@@ -12,14 +12,15 @@ from typing import Final
 from msgspec import Struct
 
 from ateplace.cluster import claims as claim_life
+from ateplace.cluster.claim_patch import ANNOTATION_BYTES
 from ateplace.cluster.ledger import READ, Ledger
 from ateplace.cluster.resources import CPU, MEMORY, PODS
 from ateplace.cluster.state import Node, Reading
 from ateplace.settings import Settings
 from extender.demand import Demand
 
-ANNOTATION_BYTES: Final = 256 * 1024 - 4096
-"""The API takes 256 KiB of annotations per object; a claim is about 90 bytes, and others want to write as well."""
+SPARE_BYTES: Final = 4096
+"""So much of a Node's annotations is left to others, and to claims of pods that are there already."""
 
 UNKNOWN: Final = "ateplace does not know this node yet"
 DELETING: Final = "the node is being deleted"
@@ -90,7 +91,7 @@ def drop(case: Case, node: Node | None) -> str:
         return CRASHING
     if case.now - node.unready_since > case.rules.atelet_unready_seconds:
         return UNREADY
-    if node.record.annotation_bytes > ANNOTATION_BYTES and case.demand.pool not in node.record.claims:
+    if node.record.annotation_bytes > ANNOTATION_BYTES - SPARE_BYTES and case.demand.pool not in node.record.claims:
         return ANNOTATIONS
     return ""
 

@@ -6,6 +6,11 @@ from typing import Any, Final
 
 from ateplace import names
 
+ANNOTATION_BYTES: Final = 256 * 1024
+"""The API server takes no more than this on one object, keys and values together."""
+CLAIM_BYTES: Final = 128
+"""What one claim takes at most: the prefix, a UID, a time."""
+
 MANAGER: Final = {"fieldManager": "ateplace"}
 """As a query: who owns the fields that we write."""
 

@@ -32,6 +32,7 @@ from ateplace.cluster.resources import Amounts, largest
 from ateplace.kube import Kube, paths
 from ateplace.kube.objects import DaemonSet, LimitRange, Node, Pod, WorkerPool
 from ateplace.kube.watch import Watch
+from ateplace.process import metrics
 from ateplace.process.runtime import Runtime
 from ateplace.settings import Settings
 
@@ -40,6 +41,10 @@ PodListener = Callable[[PodRecord | None, PodRecord | None], None]
 
 CONSISTENT_READS: Final = 5
 """How often within `stale_after` something is read consistently."""
+
+UNREADABLE: Final = metrics.gauge(
+    "watch_unreadable_objects", "Objects that cannot be read now; what was known of them before stays.", ["watch"]
+)
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +136,7 @@ class View:
             view = cls(runtime.kube, runtime.settings)
             for watch in view.watches:
                 runtime.spawn(watch.run(), f"watch {watch.name}")
+                UNREADABLE.labels(watch.name).set_function(partial(getattr, watch, "unreadable"))
             runtime.spawn(view.read_consistently(), "consistent reads")
             runtime.health.add("view", view.reason)
             return view

@@ -10,8 +10,12 @@ One life of a watch, repeated for ever:
     410, also as an event: a full list again                                     (at once when it simply ended)
 
 Being let in again proves nothing: what happened meanwhile is still to be read, and a server that is cut off from its
-storage lets us in as well. Proof is an event, a bookmark or a full list. When the last one is too long ago to wait for
-the next bookmark, the watch is not resumed but lists.
+storage lets us in as well. A sign of life is an event, a bookmark or a full list. When the last one is too long ago to
+wait for the next bookmark, the watch is not resumed but lists.
+
+What a bookmark proves: the connection works, and nothing up to its version was left out. What it does not prove: that
+this version is the newest. A server that hears nothing from etcd goes on sending the one it has, and a healthy one may
+be many writes behind for minutes where objects of this kind hardly change. So nothing that must be right rests on it.
 
 Nothing is missed: a resumed watch starts where the last one was read to, and where that is impossible a full list is
 compared with what we had. Nothing old follows something newer (`ateplace.kube.store`).

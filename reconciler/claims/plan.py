@@ -30,16 +30,13 @@ from typing import Final
 from msgspec import Struct
 
 from ateplace import names
+from ateplace.cluster.claim_patch import ANNOTATION_BYTES, CLAIM_BYTES
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord
 from ateplace.cluster.state import Node, Pool
 from ateplace.settings import Reconciler
 from reconciler.claims.unbound import Unbound
 
-ANNOTATION_BYTES: Final = 256 * 1024
-"""The API server takes no more than this on one object, keys and values together."""
-CLAIM_BYTES: Final = 128
-"""What one claim takes at most: the prefix, a UID, a time."""
 UNBOUND_LOOK: Final = 2.0
 """Seconds between looks at a claim that only waits for unbound pods."""
 

@@ -4,10 +4,11 @@ import pytest
 from msgspec import structs
 
 from ateplace import names
+from ateplace.cluster.claim_patch import ANNOTATION_BYTES
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord, PodRecord, PoolRecord
 from ateplace.settings import Reconciler
-from reconciler.claims.plan import ANNOTATION_BYTES, UNBOUND_LOOK, Plan, Release, decide, readable
+from reconciler.claims.plan import UNBOUND_LOOK, Plan, Release, decide, readable
 from reconciler.claims.unbound import Unbound
 from reconciler.pool_pods import Fates
 from reconciler.pools import Stage, awaited
