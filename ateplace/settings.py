@@ -99,7 +99,7 @@ class Serve(Group):
     debug_port: int = Field(0, ge=0, le=65535)
     """Loopback port for profiling; 0 is off."""
     max_connections: int = Field(512, ge=1, le=65536)
-    """Connections open at once on a TLS port; one more takes the place of one that is idle or slow, or is closed."""
+    """Connections open at once on a TLS port; for one more the address with most gives up one that is idle or slow."""
     header_bytes: int = Field(64 * 1024, ge=1024, le=MIB)
     """Bytes of request line and headers before a connection is closed."""
     request_deadline: float = Field(10.0, gt=0, le=600)

@@ -21,7 +21,7 @@ class OnePool:
     def known(self, namespace: str, name: str) -> str | None:
         return self._pools.get(f"{namespace}/{name}")
 
-    async def find(self, namespace: str, name: str) -> str | None:
+    async def find(self, namespace: str, name: str, client: str = "") -> str | None:
         return None
 
 

@@ -33,7 +33,7 @@ class PoolSource(Protocol):
 
     def known(self, namespace: str, name: str) -> str | None: ...
 
-    async def find(self, namespace: str, name: str) -> str | None: ...
+    async def find(self, namespace: str, name: str, client: str = "") -> str | None: ...
 
 
 class Mutate:
@@ -54,7 +54,8 @@ class Mutate:
         if content_type.partition(b";")[0].strip().lower() != JSON:
             status, outcome, answer = 415, "malformed", b"expected application/json\n"
         else:
-            status, outcome, answer = await self.answer(message["body"])
+            client = scope.get("client") or ("",)
+            status, outcome, answer = await self.answer(message["body"], client[0])
         self._count[outcome].inc()
         metrics.SECONDS.observe(time.perf_counter() - start)
         media = JSON if answer.startswith(b"{") else b"text/plain; charset=utf-8"
@@ -62,13 +63,13 @@ class Mutate:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
-    async def answer(self, body: bytes) -> Reply:
+    async def answer(self, body: bytes, client: str = "") -> Reply:
         """The answer to whatever has been sent; total. As soon as there is a UID it is a review with that UID."""
         uid = ""
         try:
             request = protocol.decode(body)
             uid = request.uid
-            return await self._decide(request)
+            return await self._decide(request, client)
         except protocol.BadReviewError as error:
             return malformed(str(error), error.uid)
         except errors.KubeError as error:
@@ -80,7 +81,7 @@ class Mutate:
             why = "ateplace failed to handle this pod; its log says why"
             return 200, "errored", review.errored(uid, why, 500)
 
-    async def _decide(self, request: protocol.Request) -> Reply:
+    async def _decide(self, request: protocol.Request, client: str) -> Reply:
         uid = request.uid
         if request.kind != protocol.POD or request.operation != "CREATE" or request.sub_resource:
             return 200, "skipped", review.allowed(uid)
@@ -90,7 +91,7 @@ class Mutate:
             return 200, "skipped", review.allowed(uid)
         pool_uid = self._pools.known(request.namespace, pool)
         if pool_uid is None:
-            pool_uid = await self._pools.find(request.namespace, pool)
+            pool_uid = await self._pools.find(request.namespace, pool, client)
         if pool_uid is None:
             return 200, "denied", review.denied(uid, missing(request.namespace, pool, self._rules.pool_label))
         ops, warnings = mutate.mutate(pod, pool_uid, self._rules, self._default_classes)

@@ -4,9 +4,15 @@ GET /healthz   200 while the event loop turns
 GET /readyz    200 "ready", or 503 with one line per reason
 GET /metrics   Prometheus
 GET /…         what roles add (`Health.page`)
+
+Any pod may ask, and everything of ours runs in the loop that answers. So metrics are written at most once a second: a
+client that asks again earlier waits, and shares the next ones with all who wait. The rest has a rate; above it clients
+wait for their turn. Connections are few, in all and for each address.
 """
 
+import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -25,8 +31,50 @@ Check = Callable[[], str | None]
 """None: ready. Otherwise why not, in a few words."""
 Page = Callable[[Request], Response]
 
-LIMITS: Final = Limits(body_bytes=1024, max_connections=64, request_deadline=5.0)
+LIMITS: Final = Limits(body_bytes=1024, max_connections=64, per_address=16, request_deadline=5.0)
+EVERY: Final = 1.0
+"""Seconds from one exposition of the metrics to the next."""
+PROBES: Final = 200.0
+"""Answers a second to /healthz and /readyz: a kubelet asks every few seconds."""
+PAGES: Final = 20.0
+"""Answers a second of the pages that roles add."""
+OPEN_METRICS: Final = "application/openmetrics-text"
 READY: Final = metrics.gauge("ready", "Whether this process is ready to work (1) or not (0).")
+
+
+class Exposition:
+    """The metrics in one format, as bytes; made after whoever gets them asked, and at most every `EVERY` seconds."""
+
+    def __init__(self, accept: str) -> None:
+        self._encode, self.content_type = choose_encoder(accept)
+        self._made = -math.inf
+        self._next: asyncio.Task[bytes] | None = None
+
+    async def get(self) -> bytes:
+        if self._next is None:
+            self._next = asyncio.create_task(self._make(), name="metrics")
+        return await asyncio.shield(self._next)
+
+    async def _make(self) -> bytes:
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(max(0.0, self._made + EVERY - clock()))
+        self._next, self._made = None, clock()
+        return self._encode(metrics.REGISTRY)
+
+
+class Turns:
+    """So many turns a second; who comes when they are used up waits. As many wait as there are connections."""
+
+    def __init__(self, rate: float) -> None:
+        self._gap = 1 / rate
+        self._next = -math.inf
+
+    async def turn(self) -> None:
+        now = asyncio.get_running_loop().time()
+        mine = max(now, self._next)
+        self._next = mine + self._gap
+        if mine > now:
+            await asyncio.sleep(mine - now)
 
 
 class Health:
@@ -66,21 +114,26 @@ class Health:
 
     def app(self) -> Starlette:
         """The plain HTTP application of the health port."""
+        plain, open_metrics = Exposition(""), Exposition(OPEN_METRICS)
+        probes, pages = Turns(PROBES), Turns(PAGES)
 
         async def healthz(_: Request) -> Response:
+            await probes.turn()
             return PlainTextResponse("ok\n")
 
         async def readyz(_: Request) -> Response:
+            await probes.turn()
             reasons = self.reasons()
             if reasons:
                 return PlainTextResponse("".join(f"{reason}\n" for reason in reasons), 503)
             return PlainTextResponse("ready\n")
 
         async def exposition(request: Request) -> Response:
-            encode, content_type = choose_encoder(request.headers.get("accept", ""))
-            return Response(encode(metrics.REGISTRY), media_type=content_type)
+            wanted = open_metrics if OPEN_METRICS in request.headers.get("accept", "") else plain
+            return Response(await wanted.get(), media_type=wanted.content_type)
 
         async def page(request: Request) -> Response:
+            await pages.turn()
             found = self._pages.get(request.path_params["name"])
             return found(request) if found else PlainTextResponse("not found\n", 404)
 

@@ -20,6 +20,7 @@ import asyncio
 import logging
 import math
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -54,6 +55,8 @@ class Limits:
     request_deadline: float = 10.0
     """Seconds for the TLS handshake, for the first byte, and from a request's first byte to its last."""
     max_connections: int = 512
+    per_address: int = 0
+    """Connections of one client address; 0 is no limit but `max_connections`."""
     held_bytes: int = 64 * 1024 * 1024
     """Bytes of unfinished and unanswered large requests, all connections together: a process has one memory. Where
     there are more, unfinished ones are refused, the oldest first."""
@@ -89,13 +92,25 @@ class Guard:
         self.quiescing = False
         self.now = 0.0
         self.held = 0
-        self.open: set[object] = set()
-        """A token for every connection from its accept, so that handshakes count, until it is lost."""
+        self.open: dict[object, str] = {}
+        """A token for every connection from its accept, so that handshakes count, until it is lost; its client's
+        address."""
+        self.addresses: Counter[str] = Counter()
+        """How many of them each address has."""
         self.lost = asyncio.Event()
+
+    def remember(self, token: object, address: str) -> None:
+        """A connection was accepted."""
+        self.open[token] = address
+        self.addresses[address] += 1
 
     def forget(self, token: object) -> None:
         """A connection is gone, or never came about; may be said twice."""
-        self.open.discard(token)
+        address = self.open.pop(token, None)
+        if address is not None:
+            self.addresses[address] -= 1
+            if not self.addresses[address]:
+                del self.addresses[address]
         self.lost.set()
 
 

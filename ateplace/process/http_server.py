@@ -29,6 +29,9 @@ TICK: Final = 0.25
 
 BACKLOG: Final = 1024
 
+GREEDY: Final = 4
+"""How many times another's connections an address must have before even its requests under way give way."""
+
 RECEIVE: Final = 64 * 1024
 """Bytes of a socket's receive buffer (Linux doubles it). uvloop and OpenSSL keep buffers of the largest read that there
 was, for as long as the connection lasts: without a bound half a megabyte for each."""
@@ -143,17 +146,17 @@ class Server:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                client, _ = await loop.sock_accept(listener)
+                client, peer = await loop.sock_accept(listener)
             except OSError as error:
                 # Out of file descriptors, or the client has gone; neither may end the server.
                 log.warning("cannot accept a connection", extra={"reason": str(error)})
                 await asyncio.sleep(TICK)
                 continue
-            if self._open_connections() >= self.limits.max_connections and not self._make_room():
+            if not self._has_room(peer[0]):
                 self._count("connections")
                 client.close()
                 continue
-            self._guard.open.add(client)
+            self._guard.remember(client, peer[0])
             task = loop.create_task(self._open(client))
             self._handshakes[client] = task
             task.add_done_callback(functools.partial(self._opened, client))
@@ -164,22 +167,39 @@ class Server:
             self._guard.forget(client)
             client.close()
 
-    def _make_room(self) -> bool:
-        """Drop a connection that asks for nothing, if there is one: who keeps many open must not keep a probe, or the
-        API server, out. When most have not finished their handshake or their request it is the oldest of those, so
-        that slow clients push out one another and not those who have been served; else the one idle for longest."""
+    def _has_room(self, address: str) -> bool:
+        """Whether a connection from there may come. When all are taken, the address with most of them gives one up: a
+        client that opens many keeps out itself and no other."""
+        addresses, limits = self._guard.addresses, self.limits
+        here = addresses[address]
+        if limits.per_address and here >= limits.per_address:
+            return self._make_room(address)
+        if self._open_connections() < limits.max_connections:
+            return True
+        heaviest = max(addresses, key=lambda one: (addresses[one], one == address))
+        if addresses[heaviest] >= GREEDY * (here + 1):
+            return self._make_room(heaviest, busy=True)
+        return self._make_room(heaviest)
+
+    def _make_room(self, address: str, *, busy: bool = False) -> bool:
+        """Drop a connection of this address that asks for nothing, if there is one. When most have not finished their
+        handshake or their request it is the oldest of those, so that slow clients push out one another and not those
+        who have been served; else the one idle for longest; else, if `busy`, one whose request is being answered."""
         open_ = [one for one in self._state.connections if isinstance(one, GuardedProtocol) and one.counts]
+        open_ = [one for one in open_ if self._guard.open[one.token] == address]
+        handshakes = [client for client in self._handshakes if self._guard.open.get(client) == address]
         unfinished = [one for one in open_ if one.phase in UNFINISHED]
-        if 2 * (len(self._handshakes) + len(unfinished)) > self.limits.max_connections:
-            if len(self._handshakes) > len(unfinished) and self._drop_handshake():
+        if 2 * (len(handshakes) + len(unfinished)) > self._guard.addresses[address]:
+            if len(handshakes) > len(unfinished) and self._drop_handshake(handshakes):
                 return True
             if self._drop_first(unfinished, "unfinished"):
                 return True
-        return self._drop_first([one for one in open_ if one.phase is Phase.IDLE], "idle")
+        if self._drop_first([one for one in open_ if one.phase is Phase.IDLE], "idle"):
+            return True
+        return busy and (self._drop_handshake(handshakes) or self._drop_first(unfinished or open_, "greedy"))
 
-    def _drop_handshake(self) -> bool:
-        while self._handshakes:
-            client = next(iter(self._handshakes))
+    def _drop_handshake(self, clients: list[socket.socket]) -> bool:
+        for client in clients:
             if self._handshakes.pop(client).cancel():
                 self._count("handshake")
                 self._guard.forget(client)

@@ -9,6 +9,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Callable
 from typing import IO, Final
 
 from ateplace import settings
@@ -23,18 +24,54 @@ STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
 """What every record has; anything else came in through `extra`."""
 
 
+BURST: Final = 20
+"""Lines of one warning before there is one a second."""
+MESSAGES: Final = 1000
+"""Different warnings that are told apart."""
+
+
 def setup(options: settings.Log, stream: IO[str] | None = None) -> None:
     """Send all logs of this process to `stream` (standard error), in the format that the settings ask for."""
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     as_text = options.format == "text" or (options.format == "auto" and stream.isatty())
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+    handler.addFilter(Repeats())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(options.level.upper())
     if options.level != "debug":
         for noisy in ("asyncio", "aiohttp", "httpx", "httpcore", "kubernetes"):
             logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class Repeats(logging.Filter):
+    """Bounds what a stranger can make us write: of the same warning or error, `BURST` lines and then one a second. The
+    next line that is written says how many were not (`suppressed`). Messages are constant, so there are few."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._seen: dict[tuple[str, str], list[float]] = {}
+        """Logger and message to: when its burst is whole again, and how many lines were suppressed."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        now, key = self._clock(), (record.name, str(record.msg))
+        if len(self._seen) >= MESSAGES:
+            self._seen = {key: seen for key, seen in self._seen.items() if seen[0] > now or seen[1]}
+        if len(self._seen) >= MESSAGES:
+            self._seen.clear()
+        seen = self._seen.setdefault(key, [now, 0])
+        if seen[0] > now + BURST - 1:
+            seen[1] += 1
+            return False
+        seen[0] = max(seen[0], now) + 1
+        if seen[1]:
+            record.suppressed = int(seen[1])
+            seen[1] = 0
+        return True
 
 
 def fields(record: logging.LogRecord) -> dict[str, object]:

@@ -96,5 +96,5 @@ class FixedPools:
     def known(self, namespace: str, name: str) -> str | None:
         return self.pools.get(f"{namespace}/{name}")
 
-    async def find(self, namespace: str, name: str) -> str | None:
+    async def find(self, namespace: str, name: str, client: str = "") -> str | None:
         return self.later.get(f"{namespace}/{name}")

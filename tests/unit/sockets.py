@@ -48,8 +48,10 @@ class Running:
     def call(self, make: Callable[[], Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(make(), self.loop).result(30)
 
-    def connect(self, timeout: float = 20) -> socket.socket:
-        raw = socket.create_connection(("127.0.0.1", self.server.port), timeout=timeout)
+    def connect(self, timeout: float = 20, source: str = "") -> socket.socket:
+        """From another address of loopback if `source` names one."""
+        bound = (source, 0) if source else None
+        raw = socket.create_connection(("127.0.0.1", self.server.port), timeout=timeout, source_address=bound)
         return self.tls.client.wrap_socket(raw, server_hostname="localhost") if self.tls else raw
 
 

@@ -79,3 +79,30 @@ def test_auto_means_json_unless_a_terminal_reads() -> None:
     log, stream = lines(Log(format="auto"))
     log.info("seen")
     assert json.loads(stream.getvalue())["message"] == "seen"
+
+
+def test_a_warning_that_is_repeated_is_written_once_a_second_and_says_how_many_were_not() -> None:
+    now = 0.0
+    repeats = logs.Repeats(lambda: now)
+
+    def written(message: str = "client refused", level: int = logging.WARNING) -> logging.LogRecord | None:
+        record = logging.makeLogRecord({"name": "x", "msg": message, "levelno": level})
+        return record if repeats.filter(record) else None
+
+    assert [written() is not None for _ in range(1000)].count(True) == logs.BURST
+    assert written("another") is not None
+    assert all(written(level=logging.INFO) for _ in range(1000))
+    for _ in range(5):
+        now += 1
+        found = written()
+        assert found is not None and logs.fields(found)["suppressed"] in {1000 - logs.BURST, 9}
+        assert [written() for _ in range(9)] == [None] * 9
+    now += 3600
+    assert [written() is not None for _ in range(100)].count(True) == logs.BURST
+
+
+def test_messages_that_are_never_the_same_fill_no_memory() -> None:
+    repeats = logs.Repeats(lambda: 0.0)
+    for number in range(3 * logs.MESSAGES):
+        repeats.filter(logging.makeLogRecord({"name": "x", "msg": f"{number}", "levelno": logging.ERROR}))
+    assert len(repeats._seen) <= logs.MESSAGES

@@ -284,7 +284,7 @@ class BrokenPools:
     def known(self, namespace: str, name: str) -> str | None:
         return None
 
-    async def find(self, namespace: str, name: str) -> str | None:
+    async def find(self, namespace: str, name: str, client: str = "") -> str | None:
         raise self.error
 
 

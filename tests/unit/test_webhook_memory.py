@@ -27,7 +27,7 @@ from webhook import app, mutate
 
 class NoPools:
     def known(self, namespace, name): return None
-    async def find(self, namespace, name): return None
+    async def find(self, namespace, name, client=""): return None
 
 async def main():
     options = settings.Settings()

@@ -67,15 +67,93 @@ def test_the_watch_answers_first_and_a_miss_is_asked_for_once(tmp_path: Path) ->
     asyncio.run(main())
 
 
-def test_a_no_is_not_remembered(tmp_path: Path) -> None:
+def test_an_old_no_is_no_answer_but_there_is_one_look_a_second(tmp_path: Path) -> None:
     async def main() -> None:
         api = Api()
         api.go.set()
         async with serving(api) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
             pools = Pools(kube, stale_after=60)
             assert await pools.find("agents", "late") is None
+            asked = [asyncio.create_task(pools.find("agents", "late", str(n))) for n in range(100)]
+            await asyncio.sleep(0)
             api.found["late"] = "late-uid"
-            assert await pools.find("agents", "late") == "late-uid"
+            assert await asyncio.gather(*asked) == ["late-uid"] * 100
+            assert len(api.looks) == 2
+
+    asyncio.run(main())
+
+
+def test_what_the_watch_brings_is_found_at_once_however_many_look(tmp_path: Path) -> None:
+    async def main() -> None:
+        api = Api()  # whose looks are not answered
+        async with serving(api) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            pools = Pools(kube, stale_after=60)
+            running = asyncio.create_task(pools.watch.run())
+            asked = [asyncio.create_task(pools.find("agents", "known", str(n))) for n in range(20)]
+            assert await asyncio.gather(*asked) == ["known-uid"] * 20
+            running.cancel()
+            await asyncio.wait([running])
+
+    asyncio.run(main())
+
+
+def test_invented_pools_cost_a_bounded_number_of_looks(tmp_path: Path) -> None:
+    async def main() -> None:
+        api = Api()
+        api.go.set()
+        async with serving(api) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            pools = Pools(kube, stale_after=60)
+            loop = asyncio.get_running_loop()
+            begun, asked, refused = loop.time(), 0, 0
+
+            async def stranger() -> None:
+                nonlocal asked, refused
+                while loop.time() < begun + 3:
+                    asked += 1
+                    try:
+                        assert await pools.find("agents", f"invented-{asked}", "stranger") is None
+                    except errors.KubeError:
+                        refused += 1
+                        await asyncio.sleep(0.001)
+
+            await asyncio.gather(*(stranger() for _ in range(200)))
+            seconds = loop.time() - begun
+            assert len(api.looks) <= module.RATE * (seconds + 1) + 1
+            assert refused > 1000
+            assert len(pools._absent) <= 2 * module.RATE + 1
+            assert not pools._waiting and not pools._looks
+
+    asyncio.run(main())
+
+
+def test_one_client_leaves_room_for_another_to_look(tmp_path: Path) -> None:
+    async def main() -> None:
+        api = Api()
+        async with serving(api) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            pools = Pools(kube, stale_after=60)
+            strangers = [asyncio.create_task(pools.find("agents", f"p{n}", "stranger")) for n in range(module.WAITING)]
+            await until(lambda: pools._waiting["stranger"] == module.WAITING // 2)
+            with pytest.raises(errors.Unavailable, match="too many reviews wait"):
+                await pools.find("agents", "another", "stranger")
+            friend = asyncio.create_task(pools.find("agents", "new", "friend"))
+            await until(lambda: pools._waiting["friend"] == 1)
+            api.go.set()
+            assert await friend == "new-uid"
+            await asyncio.gather(*strangers, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_a_look_ends_with_its_last_asker(tmp_path: Path) -> None:
+    async def main() -> None:
+        api = Api()
+        async with serving(api) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            pools = Pools(kube, stale_after=60)
+            asked = asyncio.create_task(pools.find("agents", "new"))
+            await until(lambda: api.looks)
+            asked.cancel()
+            await asyncio.wait([asked])
+            assert asked.cancelled() and not pools._looks and not pools._waiting
 
     asyncio.run(main())
 
