@@ -153,7 +153,7 @@ class Extender(Group):
     open_ahead: int = Field(24, ge=0, le=64)
     """Most cold nodes that are claimed at once, ahead of the pods that will need them."""
     ateoms_per_node: int = Field(0, ge=0, le=10_000)
-    """Most ateoms on one node; 0 means as many as fit."""
+    """Most ateoms on one node; 0 means as many as fit. Two replicas that answer at the same time may exceed it."""
     atelet_unready_seconds: float = Field(60.0, ge=0, le=MONTH)
     """Seconds that a node's atelet may be un-Ready before ateoms are kept off it."""
     preempt_others: bool = False

@@ -32,7 +32,7 @@ from certs import files
 from certs.authority import Use, Wanted, issue, make_authority
 from certs.source import CertificateSource
 from extender.app import Application
-from extender.filter.handler import Verbs
+from extender.verbs import Verbs
 from tests.unit.cluster import atelet, node, pod, pool, template
 
 TARGET = 2.0

@@ -23,8 +23,8 @@ from ateplace.process.runtime import Runtime
 from certs.catalogue import service_names
 from certs.source import CertificateSource
 from extender import metrics, protocol
-from extender.context import Unfit
-from extender.filter.handler import Verbs
+from extender.context import TryAgain
+from extender.verbs import Verbs
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Application:
 
         self._verbs: dict[str, Answer] = {"/filter": filter_, "/prioritize": prioritize, "/preempt": preempt}
         self._seconds = {path: metrics.SECONDS_SPENT.labels(path[1:]) for path in self._verbs}
-        self._blind = verbs.blind
+        self._is_blind = verbs.is_blind
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         path = scope["path"]
@@ -60,7 +60,7 @@ class Application:
         message = await receive()  # the server hands over whole bodies only
         status, answer = await self._answer(verb, path[1:], message.get("body", b""))
         # A scheduler keeps its one connection for as long as we do: so it would never meet a replica that sees.
-        await _send(send, status, answer, last=self._blind())
+        await _send(send, status, answer, last=self._is_blind())
         self._seconds[path].observe(time.perf_counter() - begun)
 
     async def _answer(self, verb: Answer, name: str, body: bytes) -> tuple[int, bytes]:
@@ -69,7 +69,7 @@ class Application:
         except protocol.BadCall as error:
             metrics.CALLS.labels(name, "bad").inc()
             return 400, protocol.encode(str(error))
-        except (Unfit, errors.KubeError, TimeoutError) as error:
+        except (TryAgain, errors.KubeError, TimeoutError) as error:
             metrics.CALLS.labels(name, "error").inc()
             log.warning("call failed", extra={"verb": name, "reason": str(error)})
             return 503, protocol.encode(str(error))
@@ -118,17 +118,19 @@ async def role(runtime: Runtime) -> AsyncIterator[None]:
         limits=limits(settings.serve, settings.extender.body_bytes),
         accepts=source.accepts,
     )
-    async with runtime.serving(server):
-        serving = True
-        log.info("extender serves", extra={"port": server.port})
-        yield
-    await verbs.close()
+    try:
+        async with runtime.serving(server):
+            serving = True
+            log.info("extender serves", extra={"port": server.port})
+            yield
+    finally:
+        await verbs.close()
 
 
 def _explain(verbs: Verbs, request: Request) -> Response:
     """GET /explain?pod=NAMESPACE/NAME on the health port."""
     pod = request.query_params.get("pod", "")
-    return Response(protocol.encode(verbs.ring.of(pod)), media_type="application/json")
+    return Response(protocol.encode(verbs.decisions.of(pod)), media_type="application/json")
 
 
 def _in_flight(view: View) -> Response:

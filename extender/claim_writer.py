@@ -46,7 +46,7 @@ class Written(Struct):
     metadata: Metadata
 
 
-class Claims:
+class ClaimWriter:
     """Loop-confined. `deadline` bounds every wait of a caller; a write under way is finished for the next one."""
 
     def __init__(self, kube: Kube, ledger: Ledger, substrate: Substrate, *, deadline: float) -> None:

@@ -1,43 +1,95 @@
-"""From a call to a case: the pod's pool, and whether anything can be decided now."""
+"""All that is known when a pod is decided: the pod's demand and pool, the ledger, the settings, the time."""
 
 import asyncio
-import math
 import time
+from collections.abc import Mapping
+from math import inf
+
+from msgspec import Struct
 
 from ateplace import errors
 from ateplace.clock import boottime
 from ateplace.cluster.feed import View
+from ateplace.cluster.ledger import READ, Ledger
 from ateplace.cluster.records import PodRecord, pool_record
-from ateplace.cluster.state import Pool
 from ateplace.kube import Kube, paths
 from ateplace.kube.objects import WorkerPool
 from ateplace.settings import Settings
 from extender.demand import Demand
-from extender.fit import Case, Rules
-from extender.rooms import Rooms
+from extender.victims import Victims
 
 
-class Unfit(Exception):
-    """Nothing can be decided now; the message is for the scheduler's event."""
+class TryAgain(Exception):
+    """Nothing can be decided now, and soon it can; the message is for the scheduler's event.
+
+    It is answered as an error, after which the scheduler tries again in seconds. A refusal would let it preempt.
+    """
 
 
-class Cases:
-    def __init__(self, kube: Kube, view: View, settings: Settings, rooms: Rooms) -> None:
+class Rules(Struct, frozen=True, gc=False):
+    """The settings that decisions depend on."""
+
+    ateoms_per_node: int = 0
+    atelet_unready_seconds: float = 60.0
+    window: float = 60.0
+    """Seconds for which a write of our own may be answered again: half the linger."""
+    reading_seconds: float = READ
+    """Seconds for which what we read about a node's other pods is believed."""
+    open_ahead: int = 24
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Rules":
+        extender = settings.extender
+        return cls(
+            ateoms_per_node=extender.ateoms_per_node,
+            atelet_unready_seconds=extender.atelet_unready_seconds,
+            window=settings.reconciler.linger / 2,
+            open_ahead=extender.open_ahead,
+        )
+
+
+class Case(Struct, frozen=True, gc=False):
+    """One pod, and everything that is known at this moment. After an await it is made anew (`Context.case`)."""
+
+    demand: Demand
+    ledger: Ledger
+    rules: Rules
+    now: float
+    reply_since: float = inf
+    """A claim that this process wrote since this moment may be answered (`extender.fit.answerable`)."""
+    rooms: Mapping[str, int] = {}
+    """Nodes with room that was made for ateoms (`extender.victims`): placeholders do not go there."""
+
+    @property
+    def claims(self) -> bool:
+        """Whether this pod claims its node. Only placeholders of a pool whose headroom is not warm do not."""
+        pool = self.ledger.pools.get(self.demand.pool)
+        return not self.demand.placeholder or (pool is not None and pool.warm)
+
+
+class Context:
+    """What the three verbs ask before they decide."""
+
+    def __init__(self, kube: Kube, view: View, settings: Settings, victims: Victims) -> None:
         self._kube = kube
         self._view = view
-        self._rooms = rooms
+        self._victims = victims
         self._rules = Rules.of(settings)
         substrate = settings.substrate
         self._missing = f"there is no DaemonSet with {substrate.atelet_selector} in {substrate.atelet_namespace}"
 
-    def blind(self) -> bool:
-        """Whether nothing can be decided here now: another replica may see more."""
-        return self._view.reason() is not None
+    def unknown(self) -> str:
+        """Why nothing can be decided here now; empty when it can. Another replica may see more."""
+        return self._view.reason() or ("" if self._view.ledger.templates else self._missing)
+
+    def is_blind(self) -> bool:
+        """Whether our watches are behind, so that another replica may know more."""
+        return bool(self._view.reason())
 
     async def pool(self, record: PodRecord, until: float) -> str:
         """The UID of the pod's pool, which must be alive. One that the watch has not shown yet is asked for once."""
         if reason := self._view.reason():
-            raise Unfit(reason)
+            raise TryAgain(reason)
         ledger = self._view.ledger
         pool = ledger.pool_named(record.namespace, record.pool)
         if pool is None or pool.record is None or (record.pool_uid and pool.uid != record.pool_uid):
@@ -46,32 +98,31 @@ class Cases:
                 async with asyncio.timeout_at(until):
                     found = pool_record(await self._kube.get(path, WorkerPool))
             except errors.NotFound as error:
-                raise Unfit(f"there is no WorkerPool {record.namespace}/{record.pool}") from error
+                raise TryAgain(f"there is no WorkerPool {record.namespace}/{record.pool}") from error
             if record.pool_uid and found.uid != record.pool_uid:
-                raise Unfit(f"the WorkerPool that this pod was made for is gone ({record.pool_uid})")
+                raise TryAgain(f"the WorkerPool that this pod was made for is gone ({record.pool_uid})")
             pool = ledger.pools.get(found.uid)
             known = pool.record if pool else None
             if known is None and found.version <= self._view.pools.version:
                 # The watch has shown it coming and going meanwhile, and will never speak of it again.
-                raise Unfit(f"there is no WorkerPool {record.namespace}/{record.pool} any more")
+                raise TryAgain(f"there is no WorkerPool {record.namespace}/{record.pool} any more")
             if known is None or known.version < found.version:
                 ledger.pool_seen(found, time.monotonic())  # else the watch was quicker, and knows more
             pool = ledger.pools[found.uid]
         if pool.record is None or pool.record.deleting:
-            raise Unfit(f"the WorkerPool {record.namespace}/{record.pool} is being deleted")
+            raise TryAgain(f"the WorkerPool {record.namespace}/{record.pool} is being deleted")
         return pool.uid
 
-    def make(self, wanted: Demand, begun: float = math.inf) -> Case:
-        """What is known now about this pod; raises Unfit while there is no atelet to make room for. `begun`: when its
-        call began (`ateplace.clock`); inf when it is in none."""
+    def case(self, wanted: Demand, begun: float = inf) -> Case:
+        """What is known now about this pod; raises TryAgain while there is no atelet to make room for. `begun`: when
+        its call began (`ateplace.clock`); inf when it is in none."""
         if not self._view.ledger.templates:
-            raise Unfit(self._missing)
+            raise TryAgain(self._missing)
         now, reply_since = time.monotonic(), min(begun, boottime() - self._rules.window)
-        return Case(wanted, self._view.ledger, self._rules, now, reply_since, self._rooms.held(now))
+        self._victims.expire(now)
+        return Case(wanted, self._view.ledger, self._rules, now, reply_since, self._victims.rooms())
 
-    def claimant(self, wanted: Demand) -> Pool | None:
-        """The pod's pool, if something can be decided for it now and claimed without being asked."""
+    def may_claim(self, wanted: Demand) -> bool:
+        """Whether something can be decided now for this pod's pool, and claimed without being asked."""
         pool = self._view.ledger.pools.get(wanted.pool)
-        known = pool.record if pool else None
-        blind = self._view.reason() or not self._view.ledger.templates
-        return None if blind or known is None or known.deleting else pool
+        return not self.unknown() and pool is not None and pool.record is not None and not pool.record.deleting

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from ateplace.cluster.records import PodRecord
-from ateplace.cluster.resources import Shape
+from ateplace.cluster.resources import Shape, host_ports
 from ateplace.kube.objects import Pod, PodSpec
 
 
@@ -16,6 +16,8 @@ class Demand(Struct, frozen=True, gc=False):
     version: str = ""
     choosy: bool = False
     """Has soft preferences of its own: several nodes are answered, and the scheduler's scoring chooses."""
+    alone: bool = False
+    """Not two of its like go to one node: they have a host port, or rules about each other."""
 
 
 def demand(pod: Pod, record: PodRecord, pool_uid: str) -> Demand:
@@ -26,6 +28,7 @@ def demand(pod: Pod, record: PodRecord, pool_uid: str) -> Demand:
         placeholder=record.placeholder,
         version=pod.metadata.resource_version,
         choosy=not record.placeholder and is_choosy(pod.spec),
+        alone=not record.placeholder and is_alone(pod.spec),
     )
 
 
@@ -38,3 +41,10 @@ def is_choosy(spec: PodSpec) -> bool:
         kind is not None and kind.preferred_during_scheduling_ignored_during_execution
         for kind in (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
     )
+
+
+def is_alone(spec: PodSpec) -> bool:
+    """Whether a node may take one such pod only. What the anti-affinity is about is not looked at: mostly it is about
+    the pod's own kind, and if it is not, less is claimed or freed ahead than could be."""
+    apart = spec.affinity.pod_anti_affinity if spec.affinity else None
+    return bool(host_ports(spec)) or bool(apart and apart.required_during_scheduling_ignored_during_execution)

@@ -6,18 +6,15 @@ let the pod pass, so they are all answered as unresolvable.
 """
 
 from collections.abc import Mapping
-from math import inf
 from typing import Final
 
 from msgspec import Struct
 
-from ateplace.cluster import claims as claim_life
+from ateplace.cluster import claims
 from ateplace.cluster.claim_patch import ANNOTATION_BYTES
-from ateplace.cluster.ledger import READ, Ledger
 from ateplace.cluster.resources import CPU, MEMORY, PODS
 from ateplace.cluster.state import Node, Reading
-from ateplace.settings import Settings
-from extender.demand import Demand
+from extender.context import Case
 
 SPARE_BYTES: Final = 4096
 """So much of a Node's annotations is left to others, and to claims of pods that are there already."""
@@ -36,45 +33,13 @@ FILLED: Final = frozenset({NO_ROOM, NO_SLOT, PORT_TAKEN})
 """What may turn out when a node's other pods are read."""
 HELD_BACK: Final = "held back for placeholders on a warm node"
 COMING: Final = "atelet is not there yet, and more pods may be on their way"
-"""Passes by itself: with the atelet, or when the other pods are bound."""
+"""Passes by itself, with the atelet or when the other pods are bound; but not where atelet does not come."""
 UNCLAIMED: Final = "its claim was refused"
+"""By the API server, a policy or a webhook: nothing that passes by itself."""
+CHANGED: Final = "it changed while it was claimed"
+"""Passes by itself: the next call decides anew."""
 PROMISED: Final = "its room was made for an ateom"
 """Passes by itself: with the ateom, or in seconds."""
-
-
-class Rules(Struct, frozen=True, gc=False):
-    """The settings that decisions depend on."""
-
-    ateoms_per_node: int = 0
-    atelet_unready_seconds: float = 60.0
-    window: float = 60.0
-    """Seconds for which a write of our own may be answered again: half the linger."""
-    reading_seconds: float = READ
-    """Seconds for which what we read about a node's other pods is believed."""
-    open_ahead: int = 24
-
-    @classmethod
-    def of(cls, settings: Settings) -> "Rules":
-        extender = settings.extender
-        return cls(
-            ateoms_per_node=extender.ateoms_per_node,
-            atelet_unready_seconds=extender.atelet_unready_seconds,
-            window=settings.reconciler.linger / 2,
-            open_ahead=extender.open_ahead,
-        )
-
-
-class Case(Struct, frozen=True, gc=False):
-    """One pod, and everything that is known when it is decided upon."""
-
-    demand: Demand
-    ledger: Ledger
-    rules: Rules
-    now: float
-    reply_since: float = inf
-    """A claim that this process wrote since this moment may be answered (`answerable`)."""
-    held: Mapping[str, int] = {}
-    """Nodes with room that was made for ateoms (`extender.rooms`): placeholders do not go there."""
 
 
 def drop(case: Case, node: Node | None) -> str:
@@ -125,7 +90,7 @@ def no_room(case: Case, node: Node, freed: Freed | None = None) -> str:
     demand, needed, record = case.demand, node.atelet, node.record
     if record is None:
         return UNKNOWN
-    if demand.placeholder and node.name in case.held:
+    if demand.placeholder and node.name in case.rooms:
         return PROMISED
     ended, gone, ateoms = (freed.placeholders, freed.others, freed.ateoms) if freed else (NONE, NONE, NONE)
     most = case.rules.ateoms_per_node
@@ -202,6 +167,8 @@ def capacity(case: Case, node: Node) -> int:
             most = min(most, (allocatable[name] - node.used.get(name, 0) - atelet.get(name, 0)) // amount)
     if case.rules.ateoms_per_node and not demand.placeholder:
         most = min(most, case.rules.ateoms_per_node - node.ateoms)
+    if demand.alone:
+        most = min(most, 1)
     return max(0, most)
 
 
@@ -211,17 +178,20 @@ def current_reading(case: Case, node: Node) -> Reading | None:
     return reading if reading and case.now - reading.at < case.rules.reading_seconds else None
 
 
-def unread(case: Case, node: Node) -> bool:
+def must_read(case: Case, node: Node) -> bool:
     """Whether the node's other pods must be read before a pod goes there."""
-    return not node.atelet_bound and claims(case) and current_reading(case, node) is None
-
-
-def claims(case: Case) -> bool:
-    """Whether this pod claims its node. Only placeholders of a pool whose headroom is not warm do not."""
-    pool = case.ledger.pools.get(case.demand.pool)
-    return not case.demand.placeholder or (pool is not None and pool.warm)
+    return not node.atelet_bound and case.claims and current_reading(case, node) is None
 
 
 def answerable(case: Case, node: Node) -> bool:
     """Whether the node may be answered now, by the reply rule; a pod that claims nothing needs no claim."""
-    return not claims(case) or claim_life.answerable(node.tenants.get(case.demand.pool), case.reply_since)
+    return not case.claims or claims.answerable(node.tenants.get(case.demand.pool), case.reply_since)
+
+
+def passes(case: Case, name: str, reason: str) -> bool:
+    """Whether a reason passes by itself, within seconds, so that nobody should be preempted for it."""
+    if reason == COMING:
+        node = case.ledger.nodes.get(name)
+        return node is not None and case.now - node.claimed_since < case.rules.atelet_unready_seconds
+    # A placeholder that claims nothing has no claim that would bring it back.
+    return reason == CHANGED or (reason == PROMISED and not case.claims)

@@ -1,12 +1,36 @@
-"""Prioritize: 0 to 10, warm and full first (pure). Only asked when filter answered several nodes."""
+"""The verb prioritize: 0 to 10, warm and full first. Only asked when filter answered several nodes."""
 
 from collections.abc import Iterable
+from typing import Final
 
+from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.records import pod_record
 from ateplace.cluster.state import Node, Warmth
-from extender.fit import Case, drop
-from extender.protocol import HostPriority
+from ateplace.settings import Settings
+from extender import metrics
+from extender.context import Case, Context
+from extender.demand import demand
+from extender.fit import drop
+from extender.protocol import ExtenderArgs, HostPriority
 
-BASE = {Warmth.READY: 6, Warmth.CLAIMED: 3, Warmth.COLD: 0}
+BASE: Final = {Warmth.READY: 6, Warmth.CLAIMED: 3, Warmth.COLD: 0}
+
+
+class Prioritize:
+    def __init__(self, context: Context, ledger: Ledger, settings: Settings) -> None:
+        self._context = context
+        self._ledger = ledger
+        self._pool_label = settings.substrate.pool_label
+
+    async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
+        """Errors are swallowed by the scheduler, so when in doubt all are equal."""
+        sent = args.names.all() if args.names else []
+        record = pod_record(args.pod, self._pool_label) if args.pod else None
+        if args.pod is None or record is None or self._context.unknown():
+            metrics.CALLS.labels("prioritize", "passed").inc()
+            return [HostPriority(name, 0) for name in sent]
+        metrics.CALLS.labels("prioritize", "answered").inc()
+        return scores(self._context.case(demand(args.pod, record, self._ledger.pool_of(record))), sent)
 
 
 def scores(case: Case, names: Iterable[str]) -> list[HostPriority]:

@@ -1,6 +1,6 @@
 """A memory that forgets: entries go after some seconds, the oldest first, and when there are too many."""
 
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -44,14 +44,14 @@ class Expiring(Generic[K, V]):
             gone.append((key, value))
         return gone
 
-    def keys(self) -> KeysView[K]:
-        return self._entries.keys()
-
     def items(self) -> Iterator[tuple[K, V]]:
         """Oldest first."""
         return ((key, value) for key, (value, _) in self._entries.items())
 
-    def __contains__(self, key: K) -> bool:
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._entries)
+
+    def __contains__(self, key: object) -> bool:
         return key in self._entries
 
     def __len__(self) -> int:

@@ -83,6 +83,11 @@ class PodRecord(Struct, frozen=True, gc=False):
     waited: float | None = None
     """Seconds that an ateom was in the `wait-for-atelet` init container; None while that is not over."""
 
+    @property
+    def key(self) -> str:
+        """What people call it."""
+        return f"{self.namespace}/{self.name}"
+
 
 class NodeRecord(Struct, frozen=True, gc=False):
     name: str

@@ -106,6 +106,7 @@ class NodeAffinity(Struct, rename="camel"):
 
 
 class PodAffinity(Struct, rename="camel"):
+    required_during_scheduling_ignored_during_execution: list[object] | None = None
     preferred_during_scheduling_ignored_during_execution: list[object] | None = None
 
 

@@ -24,8 +24,9 @@ from msgspec import Struct
 
 from ateplace.cluster.resources import Amounts
 from ateplace.cluster.state import Node, Tenant, Warmth
+from extender.context import Case
 from extender.filter.placeholders import Names, steer
-from extender.fit import HELD_BACK, UNCLAIMED, Case, answerable, capacity, drop, no_room
+from extender.fit import CHANGED, HELD_BACK, UNCLAIMED, answerable, capacity, drop, no_room
 
 Ranked = tuple[float, str, Node]
 """Sorts the better first; names differ, so nodes are never compared."""
@@ -84,8 +85,8 @@ def choose(case: Case, names: Names, *, excluded: Collection[str] = (), hold: bo
     return Choice(best, tuple(name for name in also if name != best.name), ahead, ranking)
 
 
-def refusals(case: Case, names: Iterable[str], *, hold: bool = False) -> dict[str, str]:
-    """Why each node will not do."""
+def refusals(case: Case, names: Iterable[str], *, hold: bool = False, denied: Collection[str] = ()) -> dict[str, str]:
+    """Why each node will not do. `denied`: the API server refuses to have them claimed."""
     found = {}
     for name in names:
         node = case.ledger.nodes.get(name)
@@ -93,7 +94,11 @@ def refusals(case: Case, names: Iterable[str], *, hold: bool = False) -> dict[st
             found[name] = drop(case, node)
         else:
             # Refusals are kept for a while: with the ledger's own names, and not another copy of thousands in each.
-            found[node.name] = drop(case, node) or no_room(case, node) or (HELD_BACK if hold else UNCLAIMED)
+            found[node.name] = (
+                drop(case, node)
+                or no_room(case, node)
+                or (UNCLAIMED if name in denied else HELD_BACK if hold else CHANGED)
+            )
     return found
 
 

@@ -1,31 +1,27 @@
-"""Nodes that were looked at and had no room beside atelet: looked at again when all others were.
+"""Nodes that were read and had no room beside atelet: read again when all others were.
 
-What was read of a node is believed for a minute, one call looks at a few nodes only, and a pod that gets an error comes
-back every ten seconds. So among hundreds of nodes that others have filled it would look at the first ones for ever.
+What was read of a node is believed for a minute, one call reads a few nodes only, and a pod that gets an error comes
+back every ten seconds. So among hundreds of nodes that others have filled it would read the first ones for ever.
 """
 
 from typing import Final
 
-from extender.fit import Case, unread
+from ateplace.cluster.expiring import Expiring
+from extender.context import Case
+from extender.fit import must_read
 
 SECONDS: Final = 600.0
 
 
-class Tight:
+class CrowdedNodes:
     def __init__(self) -> None:
-        self._since: dict[str, float] = {}
-        """Oldest first."""
+        self._nodes: Expiring[str, None] = Expiring(SECONDS)
 
-    def found(self, name: str, now: float) -> None:
-        self._since.pop(name, None)
-        self._since[name] = now
+    def add(self, name: str, now: float) -> None:
+        self._nodes.put(name, None, now)
 
-    def unread(self, case: Case) -> set[str]:
+    def outdated(self, case: Case) -> set[str]:
         """Those about which nothing more recent is known."""
-        while self._since:
-            name, at = next(iter(self._since.items()))
-            if case.now - at < SECONDS:
-                break
-            del self._since[name]
+        self._nodes.expire(case.now)
         nodes = case.ledger.nodes
-        return {name for name in self._since if name in nodes and unread(case, nodes[name])}
+        return {name for name in self._nodes if name in nodes and must_read(case, nodes[name])}

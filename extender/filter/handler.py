@@ -1,4 +1,4 @@
-"""The three verbs: decode, decide, claim, answer.
+"""The verb filter: who is it, what is known, was it answered already, candidates, claim, answer, refuse.
 
 What is never done: answering a node whose claim and label the API server has not acknowledged; answering "all fit" for
 a pod of ours; writing anything for a pod that is not.
@@ -8,97 +8,111 @@ confined to one loop, and between two awaits the ledger does not change.
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Collection
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Final
 
+from msgspec import Struct, field
+
 from ateplace import errors
 from ateplace.clock import boottime
-from ateplace.cluster.feed import View
+from ateplace.cluster.expiring import Expiring
+from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import PodRecord, pod_record
 from ateplace.cluster.state import Node, Warmth
-from ateplace.kube import Kube
 from ateplace.kube.objects import Pod
 from ateplace.settings import Settings
 from extender import decision_log, metrics
-from extender.claim_writer import Claims
-from extender.context import Cases, Unfit
+from extender.claim_writer import ClaimWriter
+from extender.context import Case, Context, TryAgain
 from extender.demand import Demand, demand
 from extender.filter.choose import Choice, choose, refusals
-from extender.filter.crowded_nodes import Tight
-from extender.filter.hold import Hold
+from extender.filter.crowded_nodes import CrowdedNodes
+from extender.filter.hold import HoldWarm
 from extender.filter.placeholders import Names as Sent
-from extender.filter.refusal_cache import Refusal, Refusals, refusal
-from extender.filter.retry import Among, Waiting
-from extender.fit import (
-    COMING,
-    FILLED,
-    HELD_BACK,
-    NO_ROOM,
-    PROMISED,
-    UNCLAIMED,
-    Case,
-    answerable,
-    claims,
-    drop,
-    no_room,
-    unread,
-)
-from extender.preempt.evict import Evictions
-from extender.preempt.handler import Preempting
-from extender.prioritize import scores
-from extender.protocol import (
-    ExtenderArgs,
-    FilterResult,
-    HostPriority,
-    Names,
-)
-from extender.rooms import Rooms
+from extender.filter.refusal_cache import Refusal, RefusalCache, refusal
+from extender.filter.retry import Among, Retry
+from extender.fit import CHANGED, FILLED, HELD_BACK, NO_ROOM, PROMISED, answerable, drop, must_read, no_room, passes
+from extender.protocol import ExtenderArgs, FilterResult, Names
+from extender.victims import Victims
 
 log = logging.getLogger(__name__)
 
 REPLAY_SECONDS: Final = 0.5
 """The same pod in the same version so soon is the same scheduling cycle; a failed attempt comes back after a second."""
-
-LOOKS: Final = 32
-"""How many nodes one call looks at before it gives up for now; the next call goes on from there (`crowded_nodes`)."""
+READS: Final = 32
+"""How many nodes one call reads before it gives up for now; the next call goes on from there (`crowded_nodes`)."""
 WARY_SECONDS: Final = 300.0
-"""For how long, after a claimed node turned out to be full of others' pods, nodes are looked at before they are
-claimed: a claim that is of no use brings an atelet, and that may cost somebody a pod."""
+"""For how long, after a claimed node turned out to be full of others' pods, nodes are read before they are claimed: a
+claim that is of no use brings an atelet, and that may cost somebody a pod."""
+DENIALS: Final = 4
+"""How many claims that the API server denies one call tries."""
+DENIED_SECONDS: Final = 60.0
+"""For how long such a node is not tried again."""
 
 GONE: Final = "the pod has been deleted"
+BUSY: Final = "another call for this pod is still under way"
 
 
-class Verbs:
-    def __init__(self, kube: Kube, view: View, settings: Settings) -> None:
+class Call(Struct):
+    """One question of the scheduler's, and what was tried to answer it."""
+
+    pod: Pod
+    record: PodRecord
+    sent: Names
+    until: float
+    """When an answer must have been given, by the loop's clock."""
+    begun: float
+    watched: bool
+    """Whether the watch had shown the pod when the call came."""
+    tried: set[str] = field(default_factory=set)
+    crowded: set[str] = field(default_factory=set)
+    """Nodes that had no room lately: read again when there are no others."""
+    reads: int = 0
+    denials: int = 0
+    holds: bool = False
+    refused: str = ""
+    """Why a node could not be claimed, when that passes by itself."""
+    ahead: list[str] = field(default_factory=list)
+    """Nodes that are claimed for the pods that come next."""
+
+
+class Filter:
+    def __init__(
+        self,
+        context: Context,
+        ledger: Ledger,
+        settings: Settings,
+        *,
+        claims: ClaimWriter,
+        victims: Victims,
+        decisions: decision_log.Ring,
+    ) -> None:
         extender = settings.extender
-        self._rooms = Rooms()
-        self._cases = Cases(kube, view, settings, self._rooms)
-        self._view = view
+        self._context = context
+        self._ledger = ledger
+        self._claims = claims
+        self._victims = victims
+        self._decisions = decisions
         self._pool_label = settings.substrate.pool_label
         self._deadline = extender.deadline
-        self.hold = Hold(extender.hold_warm_seconds if extender.placement == "hold-warm" else 0.0, self._open_for)
-        self._waiting = Waiting(self._waits, self._wake)
-        self._refusals = Refusals()
-        self._tight = Tight()
+        self._hold = HoldWarm(extender.hold_warm_seconds if extender.placement == "hold-warm" else 0.0)
+        self._retry = Retry(self._waits, self._claim_again)
+        self._refusals = RefusalCache()
+        self._crowded = CrowdedNodes()
+        self._denied: Expiring[str, None] = Expiring(DENIED_SECONDS)
+        """Nodes that the API server refuses to have claimed."""
         self._under_way: dict[str, asyncio.Event] = {}
-        """Filter's calls by pod UID."""
-        self._wary = -math.inf
-        """Until when."""
-        self.ring = decision_log.Ring(extender.decisions)
-        self.claims = Claims(kube, view.ledger, settings.substrate, deadline=extender.deadline)
-        evictions = Evictions(kube, view, self._rooms)
-        self.preempt = Preempting(self._cases, self.claims, evictions, self.ring, settings).preempt
-        self.blind = self._cases.blind
+        """Calls by pod UID."""
+        self._wary_until = -math.inf
 
-    async def close(self) -> None:
-        """Begin nothing more, and wait for what is under way."""
-        self.hold.close()
-        self._waiting.close()
-        await self.claims.close()
+    def close(self) -> None:
+        """Look at no pod again."""
+        self._retry.close()
 
     async def filter(self, args: ExtenderArgs) -> FilterResult:
         """One node (or, for a pod with preferences, several), each claimed; or why not."""
@@ -112,103 +126,135 @@ class Verbs:
             metrics.CALLS.labels("filter", "passed").inc()
             return FilterResult(node_names=sent.all())
         until = asyncio.get_running_loop().time() + self._deadline
-        while before := self._under_way.get(record.uid):
-            # Two at once would take each other's pick for one that failed.
-            async with asyncio.timeout_at(until):
-                await before.wait()
-        over = self._under_way[record.uid] = asyncio.Event()
         try:
-            return await self._filter(pod, record, sent, until)
-        except BaseException as error:
-            self._view.ledger.forget(pod.metadata.uid)
-            if not isinstance(error, Unfit | errors.KubeError | TimeoutError):
-                raise
-            reason = str(error) or f"the API server took longer than {self._deadline:g} s"
-            metrics.CALLS.labels("filter", "error").inc()
-            self.ring.add(_key(record), "filter", f"error: {reason}")
-            log.warning("filter failed", extra={"pod": _key(record), "reason": reason})
-            return FilterResult(error=f"ateplace: {reason}")
+            async with self._alone(record.uid, until):
+                call = Call(pod, record, sent, until, boottime(), record.uid in self._ledger.pods)
+                return await self._decide(call)
+        except (TryAgain, errors.KubeError, TimeoutError) as error:
+            return self._fail(record, str(error) or f"the API server took longer than {self._deadline:g} s")
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, uid: str, until: float) -> AsyncIterator[None]:
+        """One call for a pod at a time: two would take each other's pick for one that failed."""
+        while before := self._under_way.get(uid):
+            try:
+                async with asyncio.timeout_at(until):
+                    await before.wait()
+            except TimeoutError as error:
+                raise TryAgain(BUSY) from error
+        over = self._under_way[uid] = asyncio.Event()
+        try:
+            yield
+        except BaseException:
+            self._ledger.forget(uid)
+            raise
         finally:
-            del self._under_way[record.uid]
+            del self._under_way[uid]
             over.set()
 
-    async def _filter(self, pod: Pod, record: PodRecord, sent: Names, until: float) -> FilterResult:
-        ledger = self._view.ledger
-        begun = boottime()
-        ledger.expire(time.monotonic())
-        known = record.uid in ledger.pods
-        wanted = demand(pod, record, await self._cases.pool(record, until))
-        case = self._cases.make(wanted, begun)
-        if node := self._replayed(case, sent):
-            return self._answer(case, record, Choice(node))
-        ledger.failed(wanted.uid)
-        tried: set[str] = set()
-        refused = ""
-        looks = 0
-        hold = self.hold.may(case)
-        if not hold and (before := self._refusals.again(case, sent)):
-            ledger.refused(record.uid, case.now)
-            return self._say(record, before)
-        tight = self._tight.unread(case)
-        while choice := (
-            choose(case, sent, excluded={*tried, *tight}, hold=hold)
-            or (choose(case, sent, excluded=tried, hold=hold) if tight else None)
-        ):
-            if known and record.uid not in ledger.pods:
-                raise Unfit(GONE)  # it was deleted while we waited: nobody would speak of its pick again
-            node = choice.node
-            wary = case.now < self._wary
-            if wary and unread(case, node):
-                looks += 1
-                if looks > LOOKS and node.name in tight:
-                    break  # all others were looked at lately
-                if looks > LOOKS:
-                    raise Unfit(f"no room beside atelet on the {LOOKS} nodes looked at; there are more")
-                await self.claims.open(node, wanted.pool, write=False, read=True, until=until)
-                case = self._cases.make(wanted, begun)
-                tight.discard(node.name)
-                if no_room(case, node) in FILLED:
-                    self._tight.found(node.name, case.now)
-                continue
-            self._assume(case, node)
-            ahead = self.claims.ahead(choice.ahead, wanted.pool, read=partial(unread, case), wary=wary)
-            write, read = not answerable(case, node), unread(case, node)
-            also = [one for name in choice.also if not answerable(case, one := ledger.nodes[name])]
-            if not (write or read or also):
-                return self._place(case, record, choice, ahead)
-            tried.add(node.name)
-            try:
-                await self.claims.open(node, wanted.pool, write=write, read=read, until=until, also=also)
-            except (errors.NotFound, errors.Conflict, errors.Invalid) as error:
-                refused = f"{node.name} cannot be claimed: {error}"
-                log.info("node cannot be claimed", extra={"node": node.name, "reason": str(error)})
-                ledger.forget(wanted.uid)
-                continue
-            # Time has passed: decide on this node again, by what is known now, without the pick itself.
-            ledger.forget(wanted.uid)
-            case = self._cases.make(wanted, begun)
-            full = no_room(case, node)
-            if known and record.uid not in ledger.pods:
-                raise Unfit(GONE)
-            if _fits(case, node) and not full:
-                self._assume(case, node)
-                return self._place(case, record, choice, ahead)
-            if full in FILLED:
-                self._wary = case.now + WARY_SECONDS
-                self._tight.found(node.name, case.now)
-        if refused:
-            raise Unfit(refused)  # a refusal would let the scheduler preempt somebody elsewhere
-        return self._refuse(case, record, sent, hold=hold, pure=not (tried or looks), tight=tight)
+    async def _decide(self, call: Call) -> FilterResult:
+        self._ledger.expire(time.monotonic())
+        wanted = demand(call.pod, call.record, await self._context.pool(call.record, call.until))
+        case = self._context.case(wanted, call.begun)
+        if answer := self._answered_already(case, call):
+            return answer
+        while choice := self._candidate(case, call):
+            case, claimed = await self._claim(case, call, choice)
+            if claimed:
+                return self._place(case, call, choice)
+        return self._refuse(case, call)
 
-    async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
-        """Errors are swallowed by the scheduler, so when in doubt all are equal."""
-        sent = args.names.all() if args.names else []
-        record = pod_record(args.pod, self._pool_label) if args.pod else None
-        if args.pod is None or record is None or self._view.reason() or not self._view.ledger.templates:
-            metrics.CALLS.labels("prioritize", "passed").inc()
-            return [HostPriority(name, 0) for name in sent]
-        metrics.CALLS.labels("prioritize", "answered").inc()
-        return scores(self._cases.make(demand(args.pod, record, self._view.ledger.pool_of(record))), sent)
+    def _answered_already(self, case: Case, call: Call) -> FilterResult | None:
+        """The same node, when the scheduler asks again within the same cycle; or the refusal that a pod like this one
+        got a moment ago."""
+        attempt = case.ledger.attempts.get(case.demand.uid)
+        if attempt and attempt.node and attempt.version == case.demand.version and attempt.node in call.sent:
+            node = case.ledger.nodes[attempt.node]
+            if case.now - attempt.at <= REPLAY_SECONDS and _may_answer(case, node):
+                return self._answer(case, call, Choice(node))
+        case.ledger.failed(case.demand.uid)
+        call.holds = self._hold.holds(case)
+        if not call.holds and (before := self._refusals.get(case, call.sent)):
+            case.ledger.refused(case.demand.uid, case.now)
+            return self._say(call, before)
+        return None
+
+    def _candidate(self, case: Case, call: Call) -> Choice | None:
+        """The best node that is left."""
+        if call.watched and call.record.uid not in self._ledger.pods:
+            raise TryAgain(GONE)  # it was deleted while we waited: no event would speak of its pick again
+        self._denied.expire(case.now)
+        if not call.tried and not call.reads:
+            call.crowded = self._crowded.outdated(case)
+        excluded = {*call.tried, *self._denied}
+        choice = choose(case, call.sent, excluded={*excluded, *call.crowded}, hold=call.holds)
+        if choice is None and call.crowded:
+            choice = choose(case, call.sent, excluded=excluded, hold=call.holds)
+        if choice and call.denials >= DENIALS:
+            raise TryAgain(f"the API server refuses to have {call.denials} nodes claimed; there are more")
+        if choice and self._is_wary(case) and must_read(case, choice.node) and call.reads >= READS:
+            if choice.node.name in call.crowded:
+                return None  # all others were read lately
+            raise TryAgain(f"no room beside atelet on the {READS} nodes looked at; there are more")
+        return choice
+
+    async def _claim(self, case: Case, call: Call, choice: Choice) -> tuple[Case, bool]:
+        """Claim the node unless it may be answered as it is, and read its pods if they must be known; what is known
+        afterwards, and whether it may be answered."""
+        node, wanted = choice.node, case.demand
+        if self._is_wary(case) and must_read(case, node):
+            return await self._read(case, call, node), False
+        self._assume(case, node)
+        call.ahead = self._claim_ahead(case, choice)
+        write, read = not answerable(case, node), must_read(case, node)
+        also = [one for name in choice.also if not answerable(case, one := case.ledger.nodes[name])]
+        if not (write or read or also):
+            return case, True
+        call.tried.add(node.name)
+        try:
+            await self._claims.open(node, wanted.pool, write=write, read=read, until=call.until, also=also)
+        except (errors.NotFound, errors.Conflict, errors.Invalid, errors.Forbidden) as error:
+            self._note_refused(call, node.name, error)
+            case.ledger.forget(wanted.uid)
+            return self._context.case(wanted, call.begun), False
+        # Time has passed: decide on this node again, by what is known now, without the pick itself.
+        case.ledger.forget(wanted.uid)
+        case = self._context.case(wanted, call.begun)
+        full = no_room(case, node)
+        if call.watched and wanted.uid not in case.ledger.pods:
+            raise TryAgain(GONE)
+        if full in FILLED:
+            self._wary_until = case.now + WARY_SECONDS
+            self._crowded.add(node.name, case.now)
+        if full or not _may_answer(case, node):
+            return case, False
+        self._assume(case, node)
+        return case, True
+
+    async def _read(self, case: Case, call: Call, node: Node) -> Case:
+        """Learn what others have on a node before it is claimed."""
+        call.reads += 1
+        await self._claims.open(node, case.demand.pool, write=False, read=True, until=call.until)
+        case = self._context.case(case.demand, call.begun)
+        call.crowded.discard(node.name)
+        if no_room(case, node) in FILLED:
+            self._crowded.add(node.name, case.now)
+        return case
+
+    def _note_refused(self, call: Call, name: str, error: errors.KubeError) -> None:
+        log.info("node cannot be claimed", extra={"node": name, "reason": str(error)})
+        if isinstance(error, errors.NotFound | errors.Conflict):
+            call.refused = f"{name} cannot be claimed: {error}"
+        else:
+            call.denials += 1
+            self._denied.put(name, None, time.monotonic())
+
+    def _claim_ahead(self, case: Case, choice: Choice) -> list[str]:
+        read = partial(must_read, case)
+        return self._claims.ahead(choice.ahead, case.demand.pool, read=read, wary=self._is_wary(case))
+
+    def _is_wary(self, case: Case) -> bool:
+        return case.now < self._wary_until
 
     def _assume(self, case: Case, node: Node) -> None:
         wanted = case.demand
@@ -222,99 +268,95 @@ class Verbs:
             now=case.now,
         )
 
-    def _replayed(self, case: Case, sent: Names) -> Node | None:
-        """The node we have just answered, when the scheduler asks again within the same cycle."""
-        attempt = case.ledger.attempts.get(case.demand.uid)
-        if attempt is None or not attempt.node or attempt.version != case.demand.version:
-            return None
-        if case.now - attempt.at > REPLAY_SECONDS or attempt.node not in sent:
-            return None
-        node = case.ledger.nodes[attempt.node]
-        return node if _fits(case, node) else None
-
-    def _open_for(self, wanted: Demand, sent: Sent) -> None:
-        """Claim the node that a pod of this pool would get now, if an ateom still waits for one."""
-        pool = self._cases.claimant(wanted)
-        if pool is None or not pool.pending:
-            return
-        case = self._cases.make(wanted)
-        if choice := choose(case, sent):
-            wary = case.now < self._wary
-            self.claims.ahead((choice.node, *choice.ahead), wanted.pool, read=partial(unread, case), wary=wary)
-
     def _waits(self, wanted: Demand) -> bool:
-        """Whether this pod, or one that wants the same, was refused and is still there."""
-        ledger = self._view.ledger
-        return ledger.is_adrift(wanted.uid) or ledger.waits(wanted.pool, wanted.shape, placeholder=wanted.placeholder)
+        """Whether this pod, or one that wants the same, was not placed and is still there."""
+        ledger = self._ledger
+        pool = ledger.pools.get(wanted.pool)
+        return (
+            ledger.is_adrift(wanted.uid)
+            or ledger.waits(wanted.pool, wanted.shape, placeholder=wanted.placeholder)
+            or (not wanted.placeholder and pool is not None and pool.pending > 0)
+        )
 
-    def _wake(self, wanted: Demand, sent: Sent) -> bool:
-        """Claim the node that a refused pod would get now, if there is one. One whose other pods must be read first is
-        read, and claimed the next time."""
-        if self._cases.claimant(wanted) is None:
-            return False
-        case = self._cases.make(wanted)
-        choice = choose(case, sent, hold=self.hold.may(case))
-        if choice is None:
-            return False
-        read = unread(case, choice.node)
-        self.claims.ahead((choice.node,), wanted.pool, read=lambda _: read, wary=True)
-        return not read
+    async def _claim_again(self, wanted: Demand, sent: Sent) -> bool:
+        """Claim the node that a pod like this one would get now; whether that was acknowledged. A node whose other
+        pods must be known is read first."""
+        until = asyncio.get_running_loop().time() + self._deadline
+        for _ in range(2):
+            if not self._context.may_claim(wanted):
+                return False
+            case = self._context.case(wanted)
+            self._denied.expire(case.now)
+            choice = choose(case, sent, excluded=self._denied, hold=self._hold.holds(case))
+            if choice is None or not case.claims:
+                return False
+            read = must_read(case, choice.node)
+            if not read:
+                self._claim_ahead(case, choice)
+            await self._claims.open(choice.node, wanted.pool, write=not read, read=read, until=until)
+            if not read:
+                return True
+        return False
 
-    def _place(self, case: Case, record: PodRecord, choice: Choice, ahead: Collection[str]) -> FilterResult:
-        if not record.placeholder:
-            self._rooms.taken(choice.node.name)
-        return self._answer(case, record, choice, ahead)
+    def _place(self, case: Case, call: Call, choice: Choice) -> FilterResult:
+        if not call.record.placeholder:
+            self._victims.taken(choice.node.name)
+        return self._answer(case, call, choice)
 
-    def _answer(self, case: Case, record: PodRecord, choice: Choice, ahead: Collection[str] = ()) -> FilterResult:
-        self.hold.placed(case.demand.uid)
+    def _answer(self, case: Case, call: Call, choice: Choice) -> FilterResult:
+        self._hold.placed(case.demand.uid)
         node, nodes = choice.node, case.ledger.nodes
-        also = [name for name in choice.also if name in nodes and _fits(case, nodes[name])]
+        also = [name for name in choice.also if name in nodes and _may_answer(case, nodes[name])]
         warmth = Warmth.READY if node.atelet_ready else Warmth.CLAIMED if node.atelets else Warmth.COLD
         metrics.CALLS.labels("filter", "answered").inc()
-        if not record.placeholder:
+        if not call.record.placeholder:
             metrics.PICKS.labels(warmth.name.lower()).inc()
         notes = (
             *(f"{name}: {warmth.name.lower()}, {fullness:.0%} full" for name, warmth, fullness in choice.ranking),
-            *((f"claimed ahead: {', '.join(ahead)}",) if ahead else ()),
+            *((f"claimed ahead: {', '.join(call.ahead)}",) if call.ahead else ()),
             *((f"also answered: {', '.join(also)}",) if also else ()),
         )
-        self.ring.add(_key(record), "filter", f"picked {node.name}", notes)
+        self._decisions.add(call.record.key, "filter", f"picked {node.name}", notes)
         return FilterResult(node_names=[node.name, *also])
 
-    def _refuse(
-        self, case: Case, record: PodRecord, sent: Names, *, hold: bool, pure: bool, tight: Collection[str]
-    ) -> FilterResult:
-        """`pure`: nothing was tried, so the same question has the same answer. `tight`: nodes that had no room lately,
-        and were not looked at again."""
+    def _refuse(self, case: Case, call: Call) -> FilterResult:
+        """Why no node will do; TryAgain when that passes by itself: a refusal would let the scheduler preempt."""
+        if call.refused:
+            raise TryAgain(call.refused)
         case.ledger.forget(case.demand.uid)
-        reasons = refusals(case, dict.fromkeys(sent.all()), hold=hold)
+        reasons = refusals(case, dict.fromkeys(call.sent.all()), hold=call.holds, denied=self._denied)
         if not reasons:
-            raise Unfit("the call names no node")
-        reasons |= {name: NO_ROOM for name in tight if reasons.get(name) == UNCLAIMED}
-        # No reason to preempt anybody; nor has a placeholder that claims nothing a claim that would bring it back.
-        for passing in (COMING, UNCLAIMED, *(() if claims(case) else (PROMISED,))):
-            if passing in reasons.values():
-                raise Unfit(passing)
+            raise TryAgain("the call names no node")
+        reasons |= {name: NO_ROOM for name in call.crowded if reasons.get(name) == CHANGED}
+        for name, reason in reasons.items():
+            if passes(case, name, reason):
+                raise TryAgain(reason)
         said = refusal(reasons)
-        if hold and HELD_BACK in reasons.values():
-            self.hold.refused(case, sent)
-        elif claims(case):
-            self._waiting.refused(case.demand, Among(said.reasons))
-        if pure and not hold and PROMISED not in reasons.values():
-            self._refusals.give(case, said)
-        if not hold:
+        if call.holds and HELD_BACK in reasons.values():
+            self._retry.later(case.demand, call.sent, self._hold.left(case))
+        elif case.claims:
+            self._retry.later(case.demand, Among(said.reasons))
+        if not (call.tried or call.reads or call.holds or PROMISED in reasons.values()):
+            self._refusals.put(case, said)  # nothing was tried, so the same question has the same answer
+        if not call.holds:
             case.ledger.refused(case.demand.uid, case.now)
-        return self._say(record, said)
+        return self._say(call, said)
 
-    def _say(self, record: PodRecord, said: Refusal) -> FilterResult:
+    def _say(self, call: Call, said: Refusal) -> FilterResult:
         metrics.CALLS.labels("filter", "refused").inc()
         for reason, count in said.counts:
             metrics.DROPPED.labels(reason).inc(count)
-        self.ring.add(_key(record), "filter", f"refused all {len(said.reasons)} nodes", said.notes)
+        self._decisions.add(call.record.key, "filter", f"refused all {len(said.reasons)} nodes", said.notes)
         return FilterResult(node_names=[], unresolvable=said.reasons)
 
+    def _fail(self, record: PodRecord, reason: str) -> FilterResult:
+        metrics.CALLS.labels("filter", "error").inc()
+        self._decisions.add(record.key, "filter", f"error: {reason}")
+        log.warning("filter failed", extra={"pod": record.key, "reason": reason})
+        return FilterResult(error=f"ateplace: {reason}")
 
-def _fits(case: Case, node: Node) -> bool:
+
+def _may_answer(case: Case, node: Node) -> bool:
     """Whether the node may be answered, and is one where a pod of this pool may go."""
     return answerable(case, node) and not drop(case, node)
 
@@ -322,7 +364,3 @@ def _fits(case: Case, node: Node) -> bool:
 def _bad(reason: str) -> FilterResult:
     metrics.CALLS.labels("filter", "bad").inc()
     return FilterResult(error=reason)
-
-
-def _key(record: PodRecord) -> str:
-    return f"{record.namespace}/{record.name}"

@@ -10,14 +10,15 @@ The order of preference, better first:
 One exception to 2: when all the pool's placeholders are on the one node that is best, a cold node is opened
 for this one. A pool's headroom is on two nodes at least, wherever there are two.
 
-Placeholders of a pool whose headroom is not warm go by the same order, but claim nothing (`rules.claims`).
+Placeholders of a pool whose headroom is not warm go by the same order, but claim nothing (`Case.claims`).
 """
 
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from ateplace.cluster.state import Node
-from extender.fit import Case, drop, no_room
+from extender.context import Case
+from extender.fit import drop, no_room
 
 
 class Names(Protocol):

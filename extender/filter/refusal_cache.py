@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from ateplace.cluster.resources import Shape
 from extender import decision_log
+from extender.context import Case
 from extender.filter.placeholders import Names
-from extender.fit import Case
 
 SECONDS: Final = 1.0
 MOST: Final = 64
@@ -37,11 +37,11 @@ def refusal(reasons: dict[str, str]) -> Refusal:
     return Refusal(reasons, tuple(Counter(reasons.values()).items()), decision_log.summary(reasons))
 
 
-class Refusals:
+class RefusalCache:
     def __init__(self) -> None:
         self._given: dict[tuple[str, Shape, bool], Given] = {}
 
-    def again(self, case: Case, sent: Names) -> Refusal | None:
+    def get(self, case: Case, sent: Names) -> Refusal | None:
         """What a pod like this one was told a moment ago about these very nodes."""
         given = self._given.get(_key(case)) if self._given else None
         if given is None or given.generation != case.ledger.generation:
@@ -51,7 +51,7 @@ class Refusals:
         same = case.now - given.at < SECONDS and reasons.keys() == set(sent.all())
         return given.refusal if same else None
 
-    def give(self, case: Case, what: Refusal) -> None:
+    def put(self, case: Case, what: Refusal) -> None:
         if len(self._given) >= MOST:
             self._given.clear()
         self._given[_key(case)] = Given(what, case.ledger.generation, case.now)

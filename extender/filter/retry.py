@@ -1,21 +1,24 @@
-"""Refused pods, looked at again: how they come back when something changed that no scheduler looks at.
+"""Pods that were not placed, looked at again: how they come back when something changed that no scheduler looks at.
 
 A scheduler tries refused pods again when a Node changes or a bound pod goes, and else after five minutes. What it does
 not see: an atelet that is Ready again (a bound pod's status moves nobody), a DaemonSet that tolerates more, what we
-read of a node getting old, and our own watch catching up with the event that brought the pod back a moment too early.
-So whoever was refused is decided upon again from time to time, and when a node would do by now somebody is told to
-claim it: the change of the Node is the event that brings the pod back.
+read of a node getting old, our own watch catching up with the event that brought the pod back a moment too early, and
+the end of the time for which `hold-warm` keeps a pod from cold nodes. So such a pod is decided upon again, and when a
+node would do by now, that node is claimed: the change of the Node is the event that brings the pod back.
 
-One timer for all pods that want the same of one pool, soon after each refusal and then ever more rarely.
+One timer for all pods that want the same of one pool, soon after each refusal and then ever more rarely, until a claim
+was acknowledged or no such pod waits.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from msgspec import Struct
 
+from ateplace import errors
 from ateplace.cluster.resources import Shape
+from extender.context import TryAgain
 from extender.demand import Demand
 from extender.filter.placeholders import Names
 
@@ -46,38 +49,55 @@ class Wait(Struct, gc=False):
     names: Names
     delay: float
     timer: asyncio.TimerHandle
+    look: asyncio.Task[None] | None = None
+    """The look under way."""
 
 
-class Waiting:
-    """`still`: whether such a pod waits. `wake`: see to it that it is tried again if it would be placed now, and say
-    whether it was."""
+class Retry:
+    """`waits`: whether such a pod waits. `claim`: claim the node that it would get now, and say whether that was
+    acknowledged."""
 
-    def __init__(self, still: Callable[[Demand], bool], wake: Callable[[Demand, Names], bool]) -> None:
-        self._still = still
-        self._wake = wake
-        self._waits: dict[Key, Wait] = {}
+    def __init__(self, waits: Callable[[Demand], bool], claim: Callable[[Demand, Names], Awaitable[bool]]) -> None:
+        self._waits = waits
+        self._claim = claim
+        self._kinds: dict[Key, Wait] = {}
         """The one that was refused longest ago first."""
 
-    def refused(self, demand: Demand, names: Names) -> None:
+    def later(self, demand: Demand, names: Names, delay: float = 0.0) -> None:
+        """Such a pod was not placed; look again after `delay` seconds, or soon."""
         key = (demand.pool, demand.shape, demand.placeholder)
         self._forget(key)
-        if len(self._waits) >= MOST:
-            self._forget(next(iter(self._waits)))
-        self._await(key, demand, names, FIRST)
+        if len(self._kinds) >= MOST:
+            self._forget(next(iter(self._kinds)))
+        self._start(key, demand, names, delay or FIRST)
 
     def close(self) -> None:
-        for key in tuple(self._waits):
+        for key in tuple(self._kinds):
             self._forget(key)
 
-    def _await(self, key: Key, demand: Demand, names: Names, delay: float) -> None:
-        timer = asyncio.get_running_loop().call_later(delay, self._look, key)
-        self._waits[key] = Wait(demand, names, delay, timer)
+    def _start(self, key: Key, demand: Demand, names: Names, delay: float) -> None:
+        timer = asyncio.get_running_loop().call_later(delay, self._begin, key)
+        self._kinds[key] = Wait(demand, names, delay, timer)
+
+    def _begin(self, key: Key) -> None:
+        wait = self._kinds[key]
+        wait.look = asyncio.get_running_loop().create_task(self._look(key, wait))
+
+    async def _look(self, key: Key, wait: Wait) -> None:
+        claimed = False
+        waits = self._waits(wait.demand)
+        if waits:
+            try:
+                claimed = await self._claim(wait.demand, wait.names)
+            except (TryAgain, errors.KubeError, TimeoutError):
+                claimed = False  # it was logged where it failed
+        if self._kinds.get(key) is wait:
+            del self._kinds[key]
+            if waits and not claimed:
+                self._start(key, wait.demand, wait.names, min(2 * wait.delay, LAST))
 
     def _forget(self, key: Key) -> None:
-        if wait := self._waits.pop(key, None):
+        if wait := self._kinds.pop(key, None):
             wait.timer.cancel()
-
-    def _look(self, key: Key) -> None:
-        wait = self._waits.pop(key)
-        if self._still(wait.demand) and not self._wake(wait.demand, wait.names):
-            self._await(key, wait.demand, wait.names, min(2 * wait.delay, LAST))
+            if wait.look:
+                wait.look.cancel()

@@ -12,8 +12,10 @@ from msgspec import Struct
 from ateplace.cluster.records import PodRecord
 from ateplace.cluster.resources import PODS
 from ateplace.cluster.state import Node
-from extender.fit import Case, Freed, current_reading, drop, no_room
+from extender.context import Case
+from extender.fit import Freed, current_reading, drop, no_room
 from extender.protocol import MetaVictims
+from extender.victims import Victims
 
 STRANGERS = "pods that are not placeholders would have to go"
 ELSEWHERE = "a victim is not on that node"
@@ -48,8 +50,7 @@ def decide(case: Case, victims: Mapping[str, MetaVictims | None], *, others: boo
         if reason := no_room(case, node, freed):
             dropped[name] = reason
             continue
-        placeholders = all(uid in case.ledger.pods and case.ledger.pods[uid].placeholder for uid in uids)
-        if placeholders:
+        if _placeholders(case, uids):
             clean[name] = node
         elif not others:
             dropped[name] = STRANGERS
@@ -93,10 +94,13 @@ def freed_by(case: Case, node: Node, uids: list[str]) -> Freed | None:
     return Freed(placeholders, others, ateoms)
 
 
-def for_the_next(case: Case, nodes: Mapping[str, MetaVictims], free: Iterable[PodRecord], need: int) -> list[PodRecord]:
+def for_the_next(
+    case: Case, nodes: Mapping[str, MetaVictims], free: Iterable[PodRecord], need: int, own: str = ""
+) -> list[PodRecord]:
     """So many placeholders whose room is for other pods that wait for the same as this one, at the most.
 
-    Only the pool's own, each as large as one of the pods, on nodes where placeholders alone make room for this one.
+    Only the pool's own, each as large as one of the pods, on nodes where placeholders alone make room for this one. Of
+    pods that do not share a node, one for each node; `own` is the node where this one goes.
     """
     most = case.rules.ateoms_per_node
     wanted = case.demand.shape.requests
@@ -112,8 +116,34 @@ def for_the_next(case: Case, nodes: Mapping[str, MetaVictims], free: Iterable[Po
         if any(has.get(name, 0) < amount for name, amount in wanted):
             continue
         count = here.get(one.node, 0) + 1
+        if case.demand.alone and (count > 1 or one.node == own):
+            continue
         if most and case.ledger.nodes[one.node].ateoms + count >= most:
             continue  # and one for the pod that asks
         here[one.node] = count
         found.append(one)
     return found
+
+
+def best(case: Case, keep: Mapping[str, MetaVictims], victims: Victims) -> str:
+    """The one node to answer; empty when the scheduler chooses, because others than placeholders would go somewhere:
+    its own rules for that are better than ours."""
+    named = {name: [pod.uid for pod in one.pods or ()] for name, one in keep.items()}
+    if not all(_placeholders(case, uids) for uids in named.values()):
+        return ""
+
+    def rank(name: str) -> tuple[int, bool, int, str]:
+        foreign = any(case.ledger.pool_of(case.ledger.pods[uid]) != case.demand.pool for uid in named[name])
+        return keep[name].violations, foreign, len(new_victims(case, keep[name], victims)), name
+
+    return min(keep, key=rank, default="")
+
+
+def new_victims(case: Case, named: MetaVictims, victims: Victims) -> list[str]:
+    """Those of the victims that go for no other pod yet."""
+    return [pod.uid for pod in named.pods or () if victims.is_free(pod.uid, case.demand.uid)]
+
+
+def _placeholders(case: Case, uids: list[str]) -> bool:
+    pods = case.ledger.pods
+    return all(uid in pods and pods[uid].placeholder for uid in uids)

@@ -16,16 +16,17 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ateplace import errors
+from ateplace.cluster.expiring import Expiring
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import PodRecord
 from ateplace.cluster.refills import PREEMPTED, Refills
 from ateplace.kube import Kube, paths
-from extender.rooms import Rooms
+from extender.victims import Victims
 
 log = logging.getLogger(__name__)
 
 FORBIDDEN_SECONDS: Final = 60.0
-"""For how long nothing is tried after the API server has said that we may not."""
+"""For how long a placeholder is left to the scheduler after the API server has said that we may not end it."""
 SEEN_SECONDS: Final = 0.25
 """How long we wait at most for our watch to show that they are gone."""
 
@@ -33,29 +34,35 @@ SEEN_SECONDS: Final = 0.25
 class Evictions:
     """Loop-confined."""
 
-    def __init__(self, kube: Kube, view: View, rooms: Rooms) -> None:
+    def __init__(self, kube: Kube, view: View, victims: Victims) -> None:
         self._kube = kube
         self._store = view.placeholders.store
         self._ledger = view.ledger
-        self._rooms = rooms
+        self._victims = victims
         self._refills = Refills()
         self._counted: dict[str, str] = {}
         """Pools by UID that something was counted for, as people call them."""
-        self._forbidden_until = float("-inf")
+        self._forbidden: Expiring[str, None] = Expiring(FORBIDDEN_SECONDS)
+        """Placeholders by UID that we may not end: a policy may be about one of them only."""
         self._awaited: dict[str, asyncio.Future[None]] = {}
         view.follow_pods(self._changed)
         self._ledger.subscribe(pool=self._pool_changed)
 
-    def allowed(self) -> bool:
-        return time.monotonic() >= self._forbidden_until
+    def allowed(self, uid: str) -> bool:
+        """Whether we may end it, for all we know."""
+        self._forbidden.expire(time.monotonic())
+        return uid not in self._forbidden
 
     def placeholders(self) -> Iterator[PodRecord]:
-        """All that could be ended."""
-        return (one for one in self._store.values() if one.node and not (one.finished or one.terminating))
-
-    def waiting(self, pool: str) -> int:
-        """How many rooms were made for this pool, and not taken."""
-        return self._rooms.waiting(pool)
+        """All that could be ended and go for no pod yet."""
+        return (
+            one
+            for one in self._store.values()
+            if one.node
+            and not (one.finished or one.terminating)
+            and self._victims.is_free(one.uid)
+            and self.allowed(one.uid)
+        )
 
     async def end(self, victims: Iterable[PodRecord], pool: str, until: float) -> set[str]:
         """End these placeholders, at the same time, to make room for ateoms of this pool; the UIDs of those that are
@@ -63,7 +70,7 @@ class Evictions:
         ended = [one for one in await asyncio.gather(*(self._end(each, until) for each in victims)) if one]
         now = time.monotonic()
         for victim in ended:
-            self._rooms.made(victim.uid, victim.node, pool, now)
+            self._victims.ended(victim.uid, victim.node, pool, now)
         if len(ended) > 1:  # the next pods are tried as soon as we answer; one alone is brought back by the event
             await self._seen(victim.uid for victim in ended)
         return {victim.uid for victim in ended}
@@ -77,8 +84,10 @@ class Evictions:
         except (errors.NotFound, errors.Conflict):
             return victim  # somebody was quicker
         except errors.Forbidden as error:
-            self._forbidden_until = time.monotonic() + FORBIDDEN_SECONDS
-            log.warning("not allowed to end placeholders, the scheduler preempts them", extra={"reason": str(error)})
+            self._forbidden.put(victim.uid, None, time.monotonic())
+            log.warning(
+                "not allowed to end a placeholder, the scheduler preempts it", extra={**about, "reason": str(error)}
+            )
             return None
         except (errors.KubeError, TimeoutError) as error:
             log.warning("placeholder could not be ended", extra={**about, "reason": str(error)})

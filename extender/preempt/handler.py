@@ -1,27 +1,29 @@
-"""The verb preempt: decide, read what must be known first, make room, answer; the decision itself is
-`extender.preempt.decide`.
+"""The verb preempt: who is it, what is known, which nodes may be freed, claim, make room, answer.
 
-Placeholders are ended here (`extender.preempt.evict`), for the pod that asks and for those behind it, and the answer is
-then empty. The scheduler is left to preempt where others than placeholders must go, or when we could not.
+The decision itself is `extender.preempt.decide`. Placeholders are ended here (`extender.preempt.evict`), for the pod
+that asks and for those behind it, and the answer is then empty. The scheduler is left to preempt where others than
+placeholders must go, or when we could not.
 """
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
-from ateplace.cluster.records import pod_record
+from ateplace import errors
+from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.records import PodRecord, pod_record
 from ateplace.cluster.state import Node
 from ateplace.settings import Settings
 from extender import decision_log, metrics
-from extender.claim_writer import Claims
-from extender.context import Cases, Unfit
-from extender.demand import demand
-from extender.fit import Case, unread
-from extender.preempt.decide import ELSEWHERE, Verdict, decide, for_the_next
+from extender.claim_writer import ClaimWriter
+from extender.context import Case, Context, TryAgain
+from extender.demand import Demand, demand
+from extender.fit import UNCLAIMED, answerable, must_read
+from extender.preempt.decide import ELSEWHERE, Verdict, best, decide, for_the_next, new_victims
 from extender.preempt.evict import Evictions
-from extender.preempt.victims import Promises
-from extender.protocol import MetaVictims, PreemptionArgs, PreemptionResult
+from extender.protocol import MetaPod, MetaVictims, PreemptionArgs, PreemptionResult
+from extender.victims import Victims
 
 READ_AT_ONCE: Final = 8
 """How many of the nodes that may be freed are read before we say which: the best come first."""
@@ -29,77 +31,132 @@ AT_ONCE: Final = 32
 """How many placeholders are ended in one call, for the pod that asks and those that wait for the same."""
 ROUNDS: Final = 5
 """How often that is decided anew by what was read; nodes that are still unread then are not answered."""
+UNREAD: Final = "its other pods are not known yet"
 
 
-class Preempting:
+class Preempt:
     def __init__(
-        self, cases: Cases, claims: Claims, evictions: Evictions, ring: decision_log.Ring, settings: Settings
+        self,
+        context: Context,
+        ledger: Ledger,
+        settings: Settings,
+        *,
+        claims: ClaimWriter,
+        victims: Victims,
+        evictions: Evictions,
+        decisions: decision_log.Ring,
     ) -> None:
-        self._cases = cases
+        self._context = context
+        self._ledger = ledger
         self._claims = claims
+        self._victims = victims
         self._evictions = evictions
-        self._ring = ring
+        self._decisions = decisions
         self._pool_label = settings.substrate.pool_label
         self._deadline = settings.extender.deadline
         self._others = settings.extender.preempt_others
         self._class = settings.webhook.priority_class
-        self._promises = Promises()
 
     async def preempt(self, args: PreemptionArgs) -> PreemptionResult:
-        """Raises Unfit or KubeError when nothing can be decided: there is no field for an error in the answer."""
-        victims = args.victims or {}
+        """Raises TryAgain or KubeError when nothing can be decided: there is no field for an error in the answer."""
+        named = args.victims or {}
         if args.pod is None:
-            raise Unfit("the call has no Pod")
+            raise TryAgain("the call has no Pod")
         record = pod_record(args.pod, self._pool_label)
         if record is None:
             metrics.CALLS.labels("preempt", "passed").inc()
-            return PreemptionResult({name: named for name, named in victims.items() if named})
+            return PreemptionResult({name: one for name, one in named.items() if one})
         until = asyncio.get_running_loop().time() + self._deadline
-        wanted = demand(args.pod, record, await self._cases.pool(record, until))
+        wanted = demand(args.pod, record, await self._context.pool(record, until))
         others = self._others or args.pod.spec.priority_class_name != self._class
+        case, verdict = await self._decide(wanted, named, until, others=others)
+        answer, outcome = await self._settle(case, verdict, until)
+        self._decisions.add(record.key, "preempt", outcome, decision_log.summary(verdict.dropped))
+        metrics.CALLS.labels("preempt", "answered" if verdict.keep else "refused").inc()
+        return PreemptionResult(answer)
+
+    async def _decide(
+        self, wanted: Demand, named: dict[str, MetaVictims | None], until: float, *, others: bool
+    ) -> tuple[Case, Verdict]:
+        """Which nodes may be freed, once the pods of those that come into question are known."""
         begun = time.monotonic()
         for last in (*(False,) * ROUNDS, True):
-            case = self._cases.make(wanted)
-            verdict = decide(case, victims, others=others)
-            best = self._promises.best(case, verdict.keep)
-            read = [] if last else _to_read(case, verdict, (best,) if best else verdict.keep, begun)
+            case = self._context.case(wanted)
+            verdict = decide(case, named, others=others)
+            name = best(case, verdict.keep, self._victims)
+            read = [] if last else _to_read(case, verdict, (name,) if name else verdict.keep, begun)
             if not read:
                 break
             for node in read:
                 await self._claims.open(node, wanted.pool, write=False, read=True, until=until)
-        known = {name: one for name, one in verdict.keep.items() if not unread(case, case.ledger.nodes[name])}
-        keep = self._promises.settle(case, known)
-        for name, named in keep.items():
-            if any(pod.uid not in case.ledger.pods for pod in named.pods or ()):
+        for name in [name for name in verdict.keep if must_read(case, case.ledger.nodes[name])]:
+            verdict.dropped[name] = UNREAD
+            del verdict.keep[name]
+        return case, verdict
+
+    async def _settle(self, case: Case, verdict: Verdict, until: float) -> tuple[dict[str, MetaVictims], str]:
+        """What the scheduler is to do, and in words what was decided. Nodes whose claim is refused are dropped from the
+        verdict: nothing is ended for a pod that could not go there."""
+        found = f"{len(verdict.keep)} of {len(verdict.keep) + len(verdict.dropped)} nodes may be freed"
+        while name := best(case, verdict.keep, self._victims):
+            own = new_victims(case, verdict.keep[name], self._victims)
+            if not own:
+                return {}, f"{found}: none"  # those that go for others make room enough, and bring this pod back
+            answer = {name: MetaVictims([MetaPod(uid) for uid in own], verdict.keep[name].violations)}
+            for uid in own:  # and so no other pod is told of them
+                self._victims.promise(uid, case.demand.uid, case.now)
+            if case.demand.placeholder:
+                return answer, f"{found}: {name}"
+            more = self._for_the_next(case, verdict, name, len(own))
+            if refused := await self._claim(case, name, more, until):
+                verdict.dropped[name] = refused
+                del verdict.keep[name]
+                self._victims.withdraw(own)
+                case = self._context.case(case.demand)
+                continue
+            if await self._make_room(case, own, more, until):
+                return {}, f"made room on {name}"
+            return answer, f"{found}: {name}"
+        for name, one in verdict.keep.items():
+            if any(pod.uid not in case.ledger.pods for pod in one.pods or ()):
                 case.ledger.unread(name)  # when the pod comes back, those are gone
-        outcome = f"{len(verdict.keep)} of {len(victims)} nodes may be freed: {', '.join(keep) or 'none'}"
-        if keep and best is not None and await self._made_room(case, known, keep, until):
-            outcome, keep = f"made room on {', '.join(keep)}", {}
-        self._ring.add(f"{record.namespace}/{record.name}", "preempt", outcome, decision_log.summary(verdict.dropped))
-        metrics.CALLS.labels("preempt", "answered" if verdict.keep else "refused").inc()
-        return PreemptionResult(keep)
+        return verdict.keep, f"{found}: {', '.join(verdict.keep) or 'none'}"
 
-    async def _made_room(
-        self, case: Case, clean: Mapping[str, MetaVictims], named: Mapping[str, MetaVictims], until: float
-    ) -> bool:
-        """End the placeholders that go for this pod, and those whose room the pool's other waiting pods need; whether
-        this pod's are gone. All of `clean` can be freed by placeholders alone; `named` is one of them.
+    def _for_the_next(self, case: Case, verdict: Verdict, own: str, count: int) -> list[PodRecord]:
+        """Placeholders whose room the pool's other waiting pods need.
 
-        How many others there are is a count, of pods that wait and pods that their pool is about to have: one room too
-        few, and a pod asks for its own; one too many, and a placeholder comes back.
+        How many of those there are is a count, of pods that wait and pods that their pool is about to have: one room
+        too few, and a pod asks for its own; one too many, and a placeholder comes back.
         """
-        if case.demand.placeholder or not self._evictions.allowed():
+        pool = case.ledger.pools.get(case.demand.pool)
+        others = pool.awaited(case.now) - 1 - self._victims.waiting(pool.uid) if pool else 0
+        need = min(others, AT_ONCE - count)
+        return for_the_next(case, verdict.keep, self._evictions.placeholders(), need, own) if need > 0 else []
+
+    async def _claim(self, case: Case, name: str, more: list[PodRecord], until: float) -> str:
+        """Claim the nodes where room is made, before anything is ended there; why this pod's is refused. Of `more`,
+        those stay whose node was claimed."""
+        nodes, wanted = case.ledger.nodes, case.demand
+        also = {one.node for one in more} - {name}
+        unwritten = [nodes[one] for one in sorted(also) if not answerable(case, nodes[one])]
+        write = not answerable(case, nodes[name])
+        if not (write or unwritten):
+            return ""
+        try:
+            await self._claims.open(nodes[name], wanted.pool, write=write, read=False, until=until, also=unwritten)
+        except (errors.NotFound, errors.Conflict, errors.Invalid, errors.Forbidden):
+            return UNCLAIMED
+        case = self._context.case(wanted)
+        more[:] = [one for one in more if one.node in nodes and answerable(case, nodes[one.node])]
+        return ""
+
+    async def _make_room(self, case: Case, own: list[str], more: list[PodRecord], until: float) -> bool:
+        """End this pod's victims and `more`; whether this pod's are gone."""
+        victims = [pod for uid in own if (pod := case.ledger.pods.get(uid))]
+        if not all(self._evictions.allowed(uid) for uid in own):
             return False
-        ledger = case.ledger
-        own = [ledger.pods[pod.uid] for one in named.values() for pod in one.pods or ()]
-        pool = ledger.pools.get(case.demand.pool)
-        others = pool.awaited(case.now) - 1 - self._evictions.waiting(pool.uid) if pool else 0
-        need = min(others, AT_ONCE - len(own))
-        free = (one for one in self._evictions.placeholders() if self._promises.free(one.uid)) if need > 0 else ()
-        more = for_the_next(case, clean, free, need)
-        gone = await self._evictions.end((*own, *more), case.demand.pool, until)
-        self._promises.ended(gone, time.monotonic())
-        return all(one.uid in gone for one in own)
+        gone = await self._evictions.end((*victims, *more), case.demand.pool, until)
+        return all(one.uid in gone for one in victims)
 
 
 def _to_read(case: Case, verdict: Verdict, answer: Iterable[str], begun: float) -> list[Node]:
@@ -108,4 +165,4 @@ def _to_read(case: Case, verdict: Verdict, answer: Iterable[str], begun: float) 
     nodes = case.ledger.nodes
     behind = (nodes[name] for name, reason in verdict.dropped.items() if reason == ELSEWHERE)
     older = [node for node in behind if node.reading is not None and node.reading.at < begun]
-    return [*(nodes[name] for name in answer if unread(case, nodes[name])), *older][:READ_AT_ONCE]
+    return [*(nodes[name] for name in answer if must_read(case, nodes[name])), *older][:READ_AT_ONCE]

@@ -187,15 +187,15 @@ def test_39_a_node_whose_annotations_are_near_their_limit_is_refused_in_words(
 HASTY = """
 from extender.filter import handler
 
-answer = handler.Verbs._answer
+answer = handler.Filter._answer
 
-def answer_first(self, case, record, choice, *rest):
-    self.claims.ahead([choice.node], case.demand.pool, read=lambda node: False, wary=False)
-    return answer(self, case, record, choice, *rest)
+def answer_first(self, case, call, choice):
+    self._claims.ahead([choice.node], case.demand.pool, read=lambda node: False, wary=False)
+    return answer(self, case, call, choice)
 
-handler.Verbs._answer = answer_first
+handler.Filter._answer = answer_first
 handler.answerable = lambda case, node: True
-handler.unread = lambda case, node: False
+handler.must_read = lambda case, node: False
 from ateplace.cli import main
 main()
 """

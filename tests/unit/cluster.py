@@ -6,8 +6,8 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import AteletRecord, AteletTemplate, NodeRecord, PodRecord, PoolRecord
 from ateplace.cluster.resources import Amounts, Shape
 from ateplace.kube.objects import Toleration
+from extender.context import Case, Rules
 from extender.demand import Demand
-from extender.fit import Case, Rules
 
 MIB = 1024 * 1024
 CORE = (("cpu", 1000), ("memory", 1024 * MIB))

@@ -16,9 +16,9 @@ from ateplace.cluster.records import PodRecord
 from ateplace.process import metrics
 from ateplace.settings import Settings
 from extender import fit
-from extender.filter.handler import Verbs
 from extender.preempt import evict
 from extender.protocol import extender_args, preemption_args
+from extender.verbs import Verbs
 from tests.unit.cluster import pod, pool, ready, template
 from tests.unit.kube_server import Answer, Request, Server, connected, kubeconfig, serving, until
 
@@ -35,6 +35,8 @@ class Rig:
 
     def __init__(self, server: Server, view: View, answers: Answers, *, replicas: int, seen: bool) -> None:
         self.server, self.view, self.answers, self.seen = server, view, answers, seen
+        self.unclaimable: set[str] = set()
+        self.spec: dict[str, Any] = {}
         for watch in view.watches:
             watch.synced.set()
             watch.staleness = lambda: 0.0  # type: ignore[method-assign]
@@ -63,6 +65,9 @@ class Rig:
 
     async def handle(self, request: Request, answer: Answer) -> None:
         name = request.path.rpartition("/")[2]
+        if request.method == "PATCH" and name in self.unclaimable:
+            await answer.refuse(422, "Invalid", "a policy on Nodes says no")
+            return
         if request.method == "PATCH":
             await answer.reply(200, {"metadata": {"name": name, "uid": f"{name}-uid", "resourceVersion": "2"}})
             return
@@ -76,6 +81,7 @@ class Rig:
         meta = {"name": uid, "namespace": "ns", "uid": uid, "resourceVersion": "1"}
         labels = {key: "a", names.POOL_UID_LABEL: "A"}
         spec = {"containers": [{"name": "c", "resources": SIZE}], "priorityClassName": names.ATEOM_PRIORITY_CLASS}
+        spec |= self.spec
         return {"metadata": {**meta, "labels": labels}, "spec": spec}
 
     async def preempt(self, uid: str, named: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -188,7 +194,7 @@ def test_who_finds_no_room_all_the_same_is_made_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "tried_again"),
     [
-        pytest.param((403, "Forbidden"), False, id="not allowed: not asked for a while"),
+        pytest.param((403, "Forbidden"), False, id="not allowed: this one is not tried for a while"),
         pytest.param((500, "InternalError"), True, id="broken"),
         pytest.param((422, "Invalid"), True, id="refused"),
     ],
@@ -203,6 +209,50 @@ def test_where_we_cannot_the_scheduler_preempts(tmp_path: Path, answer: tuple[in
         assert rig.ended == ["ph3"] * (2 if tried_again else 1)
 
     play(tmp_path, use, {"ph3": answer, "ph1": answer, "ph2": answer, "ph4": answer}, replicas=0)
+
+
+def test_that_one_may_not_be_ended_says_nothing_about_others(tmp_path: Path) -> None:
+    async def use(rig: Rig) -> None:
+        rig.show(pod("p1"))
+        rig.show(pod("p2"))
+        assert await rig.preempt("p1", {"n2": ["ph3"]}) == {"n2": ["ph3"]}
+        assert await rig.preempt("p2", {"n3": ["ph4"]}) == {}
+        assert rig.ended == ["ph3", "ph4"]
+
+    play(tmp_path, use, {"ph3": (403, "Forbidden")}, replicas=0)
+
+
+def test_nothing_is_ended_where_the_node_cannot_be_claimed(tmp_path: Path) -> None:
+    """A policy on Nodes: the placeholders would be ended again and again, and the ateom could never go there."""
+
+    async def use(rig: Rig) -> None:
+        rig.show(pod("p1"))
+        rig.show(pod("p2"))
+        rig.unclaimable = {"n1", "n3"}
+        assert await rig.preempt("p1", NAMED) == {}
+        assert rig.ended == ["ph3"], "the first node that may be claimed, and no more than what is there"
+        assert rig.patched[:2] == ["n1", "n2"]
+        rig.unclaimable = {"n1", "n2", "n3"}
+        assert await rig.preempt("p2", {"n1": ["ph1"], "n3": ["ph4"]}) == {}
+        assert rig.ended == ["ph3"]
+
+    play(tmp_path, use)
+
+
+@pytest.mark.parametrize("how", ["host port", "anti-affinity"])
+def test_for_pods_that_do_not_share_a_node_one_room_is_made_on_each(tmp_path: Path, how: str) -> None:
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {names.POOL_LABEL: "a"}}}
+    port = {"containers": [{"name": "c", "resources": SIZE, "ports": [{"containerPort": 80, "hostPort": 80}]}]}
+    apart = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+    async def use(rig: Rig) -> None:
+        for uid in ("p1", "p2", "p3", "p4"):
+            rig.show(pod(uid))
+        rig.spec = port if how == "host port" else apart
+        assert await rig.preempt("p1", NAMED) == {}
+        assert rig.ended == ["ph1", "ph3", "ph4"], "not ph2, beside ph1"
+
+    play(tmp_path, use)
 
 
 def test_one_that_is_gone_already_needs_no_end(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_of_too_many_the_oldest_go() -> None:
     memory: Expiring[int, None] = Expiring(10.0, most=2)
     for number in range(4):
         memory.put(number, None, 0.0)
-    assert [key for key, _ in memory.expire(0.0)] == [0, 1] and list(memory.keys()) == [2, 3]
+    assert [key for key, _ in memory.expire(0.0)] == [0, 1] and list(memory) == [2, 3]
 
 
 def test_what_is_taken_out_does_not_expire() -> None:

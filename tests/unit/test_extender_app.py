@@ -9,7 +9,7 @@ from ateplace.kube import Kube
 from ateplace.process.http_server import Limits
 from ateplace.settings import Settings
 from extender.app import Application
-from extender.filter.handler import Verbs
+from extender.verbs import Verbs
 from tests.unit.sockets import answer, closed, request, serving
 
 LABELS = {names.POOL_LABEL: "web", names.POOL_UID_LABEL: "A"}

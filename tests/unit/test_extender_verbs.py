@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from extender import fit, metrics
 from extender.demand import Demand
 from extender.filter import choose as filter_
 from extender.filter import handler, retry
-from extender.filter.handler import GONE, Verbs
+from extender.filter.handler import BUSY, GONE
 from extender.protocol import FilterResult, extender_args, preemption_args
+from extender.verbs import Verbs
 from tests.unit.cluster import SMALL, atelet, ledger, node, pod, pool, template
 from tests.unit.kube_server import Answer, Request, Server, connected, kubeconfig, serving, until
 
@@ -430,11 +432,11 @@ def test_that_more_pods_may_be_on_their_way_does_not_make_us_wary_of_strangers(t
             await answer.reply(200, {"metadata": api.nodes["n1"]})
 
         rig.view.ledger.daemonset_seen(template(cpu=500), 0.0)
-        rig.ledger.node_seen(node("n1", "B", version=2), 0)
+        rig.ledger.node_seen(node("n1", "B", version=2), time.monotonic())
         rig.api.nodes["n1"]["resourceVersion"] = "2"
         rig.api.fates.append(others_come)
         answer = await rig.filter("n1")
-        assert rig.verbs._wary < 0
+        assert rig.verbs.filter_verb._wary_until < 0
         return answer
 
     assert ask(tmp_path, Api(), use, "n1").error == f"ateplace: {fit.COMING}"
@@ -448,9 +450,9 @@ def test_a_node_that_was_only_looked_at_ahead_is_not_said_to_be_claimed(
         rig.view.ledger.daemonset_seen(template(cpu=500), 0.0)
         for number in range(200):
             rig.ledger.pod_seen(pod(f"q{number}"), 0)
-        rig.verbs._wary = math.inf if wary else -math.inf
+        rig.verbs.filter_verb._wary_until = math.inf if wary else -math.inf
         assert (await rig.filter("n1", "n2")).node_names == ["n1"]
-        assert [note for note in rig.verbs.ring.of("ns/p")[-1].notes if "ahead" in note] == said
+        assert [note for note in rig.verbs.decisions.of("ns/p")[-1].notes if "ahead" in note] == said
 
     ask(tmp_path, Api(), use, "n1", "n2")
 
@@ -493,7 +495,9 @@ def test_when_a_hold_is_over_a_node_is_opened_only_if(tmp_path: Path, seen: list
     async def use(rig: Rig) -> None:
         for record in seen:
             (rig.ledger.pool_seen if isinstance(record, PoolRecord) else rig.ledger.pod_seen)(record, 1)
-        rig.verbs._open_for(Demand(uid="p", pool="A", shape=SMALL), retry.Among(["n2"]))
+        rig.verbs.filter_verb._retry.later(Demand(uid="p", pool="A", shape=SMALL), retry.Among(["n2"]), 0.01)
+        kinds = rig.verbs.filter_verb._retry._kinds
+        await until(lambda: rig.api.seen or all(kind.delay > 0.01 for kind in kinds.values()))
         await rig.verbs.close()
         assert rig.api.seen == (["PATCH"] if opened else [])
 
@@ -534,6 +538,94 @@ def test_a_pool_that_the_watch_shows_being_deleted_meanwhile_is_not_believed_ali
     assert ask(tmp_path, Api(), use, "n1").error == "ateplace: the WorkerPool ns/a is being deleted"
 
 
+def test_a_refused_pod_is_brought_back_although_the_first_write_for_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "FIRST", 0.05)
+
+    async def use(rig: Rig) -> None:
+        rig.ledger.node_seen(node("n1", "A", version=2), 0)
+        rig.ledger.atelet_seen(atelet("n1", ready=False, trouble=CRASH_LOOP), 0)
+        assert (await rig.filter("n1")).unresolvable == {"n1": fit.CRASHING}
+        rig.ledger.atelet_gone("atelet-n1", 1)
+        rig.ledger.atelet_seen(atelet("n1"), 1)
+        await until(lambda: rig.api.nodes["n1"].get("annotations"))
+        assert rig.api.seen.count("PATCH") == 2
+
+    ask(tmp_path, Api(not_found), use, "n1")
+
+
+async def denied(_: Api, __: Request, answer: Answer) -> None:
+    await answer.refuse(403, "Forbidden", "a webhook says no")
+
+
+def test_a_node_that_may_not_be_claimed_does_not_stand_in_the_way_of_others(tmp_path: Path) -> None:
+    """It is refused with that reason, and not tried at every call."""
+
+    async def use(rig: Rig) -> None:
+        assert (await rig.filter("n1", "n2")).node_names == ["n2"]
+        rig.ledger.pod_seen(pod("p", "n2"), 1)
+        assert (await rig.filter("n1", uid="q")).unresolvable == {"n1": fit.UNCLAIMED}
+        assert rig.api.seen == ["PATCH", "PATCH"]
+
+    ask(tmp_path, Api(denied), use, "n1", "n2")
+
+
+def test_one_call_tries_a_few_of_many_nodes_that_may_not_be_claimed(tmp_path: Path) -> None:
+    names_ = [f"m{number:02d}" for number in range(20)]
+
+    async def use(rig: Rig) -> None:
+        for name in names_:
+            rig.ledger.node_seen(node(name), 0)
+            rig.api.nodes[name] = {"name": name, "uid": f"{name}-uid", "resourceVersion": "1"}
+        said = (await rig.filter(*names_)).error
+        assert said == "ateplace: the API server refuses to have 4 nodes claimed; there are more"
+        assert rig.api.seen == ["PATCH"] * 4
+        for _ in range(3):
+            assert (await rig.filter(*names_)).error == said
+        assert (await rig.filter(*names_)).unresolvable == dict.fromkeys(names_, fit.UNCLAIMED)
+
+    ask(tmp_path, Api(*[denied] * 99), use)
+
+
+def test_a_node_to_which_atelet_does_not_come_is_refused_in_the_end(tmp_path: Path) -> None:
+    """Its DaemonSet makes no pod for it: other pods on their way cannot be what is waited for."""
+
+    async def use(rig: Rig) -> None:
+        rig.ledger.daemonset_seen(template(cpu=500), 0.0)
+        now = time.monotonic()
+        for number in range(9):
+            rig.ledger.pod_seen(pod(f"q{number}"), now)
+        rig.ledger.node_seen(node("n1", "B", version=2), now - 59.0)
+        assert (await rig.filter("n1")).error == f"ateplace: {fit.COMING}"
+        rig.ledger.node_gone("n1", now)
+        rig.ledger.node_seen(node("n1", "B", version=2), now - 61.0)
+        assert (await rig.filter("n1")).unresolvable == {"n1": fit.COMING}
+
+    ask(tmp_path, Api(), use, "n1")
+
+
+def test_a_call_that_waits_too_long_for_another_one_says_so(tmp_path: Path) -> None:
+    async def use(rig: Rig) -> None:
+        gate = asyncio.Event()
+
+        async def held_up(api: Api, request: Request, answer: Answer) -> None:
+            await gate.wait()
+            api.write(request)
+            await answer.reply(200, {"metadata": api.nodes["n1"]})
+
+        rig.api.fates.append(held_up)
+        first = asyncio.create_task(rig.filter("n1"))
+        await until(lambda: rig.api.seen)
+        rig.verbs.filter_verb._deadline = 0.01
+        assert (await rig.filter("n1")).error == f"ateplace: {BUSY}"
+        gate.set()
+        assert (await first).node_names == ["n1"], "its pick was not forgotten for the other's sake"
+        assert rig.ledger.attempts
+
+    ask(tmp_path, Api(), use, "n1")
+
+
 def test_every_call_is_counted_by_what_was_answered(tmp_path: Path) -> None:
     def calls() -> dict[Any, float]:
         return {key: one._value.get() for key, one in metrics.CALLS._metrics.items()}  # type: ignore[attr-defined]
@@ -563,7 +655,7 @@ def test_among_nodes_that_others_have_filled_each_call_looks_at_other_ones(
 ) -> None:
     """What was read is believed for a minute only, and calls come every ten seconds: the same ones would be looked at
     again and again, and a pod would neither get the node at the end of the list nor be refused, and so preempt."""
-    monkeypatch.setattr(handler, "LOOKS", 4)
+    monkeypatch.setattr(handler, "READS", 4)
     names_ = [f"m{number:02d}" for number in range(20)]
 
     async def use(rig: Rig) -> FilterResult:

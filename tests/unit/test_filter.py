@@ -12,8 +12,8 @@ from ateplace.cluster.records import AteletRecord, NodeRecord, PodRecord, PoolRe
 from ateplace.cluster.resources import Shape
 from ateplace.cluster.state import Node, Reading
 from extender import fit as why
+from extender.context import Case, Rules
 from extender.filter.choose import _ranked, choose, refusals
-from extender.fit import Case, Rules
 from extender.protocol import Names
 from tests.unit.cluster import CORE, MIB, NOTHING, SMALL, atelet, case, ledger, node, pod, pool, ready, template
 

@@ -10,7 +10,7 @@ from ateplace.cluster.records import atelet_record, pod_record
 from ateplace.kube import Kube
 from ateplace.kube.objects import MIRROR_ANNOTATION, Pod
 from ateplace.settings import Substrate
-from extender.claim_writer import Claims
+from extender.claim_writer import ClaimWriter
 from tests.unit.objects import atelet, pod
 
 
@@ -27,7 +27,7 @@ def test_a_mirror_pod_is_no_ateom_and_no_placeholder_whatever_its_labels_say(pla
 
 
 def test_a_mirror_pod_takes_room_on_its_node_like_any_other() -> None:
-    claims = Claims(cast("Kube", None), Ledger(), Substrate(), deadline=1.0)
+    claims = ClaimWriter(cast("Kube", None), Ledger(), Substrate(), deadline=1.0)
     assert not claims._counts(pod("p", "n1"))
     assert claims._counts(mirror(pod("p", "n1")))
 

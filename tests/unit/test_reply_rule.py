@@ -7,7 +7,7 @@ import pytest
 
 from ateplace import clock
 from ateplace.settings import Reconciler, Settings
-from extender.fit import Rules
+from extender.context import Rules
 from extender.protocol import FilterResult
 from tests.unit.cluster import atelet, node, pod, pool
 from tests.unit.test_extender_verbs import Api, Rig, ask
