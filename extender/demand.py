@@ -2,9 +2,10 @@
 
 from msgspec import Struct
 
-from ateplace.cluster.records import PodRecord
+from ateplace.cluster.records import PodRecord, pod_record
 from ateplace.cluster.resources import Shape, host_ports
 from ateplace.kube.objects import Pod, PodSpec
+from extender.protocol import BadCall
 
 
 class Demand(Struct, frozen=True, gc=False):
@@ -18,6 +19,14 @@ class Demand(Struct, frozen=True, gc=False):
     """Has soft preferences of its own: several nodes are answered, and the scheduler's scoring chooses."""
     alone: bool = False
     """Not two of its like go to one node: they have a host port, or rules about each other."""
+
+
+def read_pod(pod: Pod, pool_label: str) -> PodRecord | None:
+    """An ateom's or placeholder's record; None for any other pod. BadCall for one that no API server would hold."""
+    try:
+        return pod_record(pod, pool_label)
+    except (ValueError, RecursionError) as error:
+        raise BadCall(f"the Pod cannot be read: {error}") from error
 
 
 def demand(pod: Pod, record: PodRecord, pool_uid: str) -> Demand:

@@ -4,12 +4,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from ateplace.cluster.ledger import Ledger
-from ateplace.cluster.records import pod_record
 from ateplace.cluster.state import Node, Warmth
 from ateplace.settings import Settings
 from extender import metrics
 from extender.context import Case, Context
-from extender.demand import demand
+from extender.demand import demand, read_pod
 from extender.fit import drop
 from extender.protocol import ExtenderArgs, HostPriority
 
@@ -25,7 +24,7 @@ class Prioritize:
     async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
         """Errors are swallowed by the scheduler, so when in doubt all are equal."""
         sent = args.names.all() if args.names else []
-        record = pod_record(args.pod, self._pool_label) if args.pod else None
+        record = read_pod(args.pod, self._pool_label) if args.pod else None
         if args.pod is None or record is None or self._context.unknown():
             metrics.CALLS.labels("prioritize", "passed").inc()
             return [HostPriority(name, 0) for name in sent]

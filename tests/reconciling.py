@@ -15,6 +15,7 @@ import httpx
 import yaml
 
 from ateplace import names
+from ateplace.kube.objects import MIRROR_ANNOTATION
 from local import ApiError, ControlPlane, substrate
 from local.api import Object
 
@@ -272,17 +273,21 @@ class Model:
         nodes = plane.api.list(NODES)
         self.found = {node["metadata"]["name"]: node_claims(node) for node in nodes}
         self.wanted: dict[str, set[str]] = {name: set() for name in self.found}
+        self.orphaned: dict[str, set[str]] = {name: set() for name in self.found}
+        """Pools that are gone and have pods on a node: claims of theirs that were there stay, others are not added."""
         self.homeless: set[str] = set()
         """Nodes with ateoms of which nobody can say whose they are."""
         for pod in plane.api.list("/api/v1/pods", labelSelector=names.POOL_LABEL):
             meta = pod["metadata"]
             node = pod["spec"].get("nodeName", "")
+            if MIRROR_ANNOTATION in meta.get("annotations", {}):
+                continue
             if node not in self.found or pod["status"].get("phase") in {"Succeeded", "Failed"}:
                 continue
             labels = meta["labels"]
             uid = labels.get(names.POOL_UID_LABEL) or named.get((meta["namespace"], labels[names.POOL_LABEL]))
             if uid:
-                self.wanted[node].add(uid)
+                (self.wanted if uid in self.living else self.orphaned)[node].add(uid)
             else:
                 self.homeless.add(node)
 
@@ -294,9 +299,9 @@ class Model:
         (found, labelled), wanted = self.found[name], self.wanted[name]
         if name in self.homeless:
             # They keep the claims, and the label, of pools that are gone: nothing says that they are not those pools'.
-            found = found & (self.living | wanted)
+            found = found & (self.living | wanted | self.orphaned[name])
             labelled = labelled and bool(found)
-        if found != wanted:
+        if found - self.orphaned[name] != wanted:
             return f"lacks {wanted - found}, leaks {found - wanted}"
         return "" if labelled == bool(found) else f"label {labelled} with claims {found}"
 

@@ -22,14 +22,14 @@ from ateplace import errors
 from ateplace.clock import boottime
 from ateplace.cluster.expiring import Expiring
 from ateplace.cluster.ledger import Ledger
-from ateplace.cluster.records import PodRecord, pod_record
+from ateplace.cluster.records import PodRecord
 from ateplace.cluster.state import Node, Warmth
 from ateplace.kube.objects import Pod
 from ateplace.settings import Settings
 from extender import decision_log, metrics
 from extender.claim_writer import ClaimWriter
 from extender.context import Case, Context, TryAgain
-from extender.demand import Demand, demand
+from extender.demand import Demand, demand, read_pod
 from extender.filter.choose import Choice, choose, refusals
 from extender.filter.crowded_nodes import CrowdedNodes
 from extender.filter.hold import HoldWarm
@@ -121,7 +121,7 @@ class Filter:
             return _bad("the call has no Pod")
         if sent is None:
             return _bad("the call has no NodeNames: set nodeCacheCapable")
-        record = pod_record(pod, self._pool_label)
+        record = read_pod(pod, self._pool_label)
         if record is None:
             metrics.CALLS.labels("filter", "passed").inc()
             return FilterResult(node_names=sent.all())

@@ -12,13 +12,13 @@ from typing import Final
 
 from ateplace import errors
 from ateplace.cluster.ledger import Ledger
-from ateplace.cluster.records import PodRecord, pod_record
+from ateplace.cluster.records import PodRecord
 from ateplace.cluster.state import Node
 from ateplace.settings import Settings
 from extender import decision_log, metrics
 from extender.claim_writer import ClaimWriter
 from extender.context import Case, Context, TryAgain
-from extender.demand import Demand, demand
+from extender.demand import Demand, demand, read_pod
 from extender.fit import UNCLAIMED, answerable, must_read
 from extender.preempt.decide import ELSEWHERE, Verdict, best, decide, for_the_next, new_victims
 from extender.preempt.evict import Evictions
@@ -62,7 +62,7 @@ class Preempt:
         named = args.victims or {}
         if args.pod is None:
             raise TryAgain("the call has no Pod")
-        record = pod_record(args.pod, self._pool_label)
+        record = read_pod(args.pod, self._pool_label)
         if record is None:
             metrics.CALLS.labels("preempt", "passed").inc()
             return PreemptionResult({name: one for name, one in named.items() if one})
