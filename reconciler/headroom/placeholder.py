@@ -61,6 +61,12 @@ class Mould(Struct, frozen=True):
         return any(name in {CPU, MEMORY} for name, _ in self.requests)
 
 
+TEMPLATE_BYTES: Final = 64 * 1024
+"""A template that is longer cannot be read: parts of it are kept, for every Deployment that says it is a pool's."""
+LABELS: Final = 64
+"""So many labels such a Deployment may have."""
+
+
 class DeploymentRecord(Struct, frozen=True):
     """What is kept of a Deployment that is a pool's, or ours."""
 
@@ -88,6 +94,8 @@ def deployment_record(deployment: Deployment) -> DeploymentRecord | None:
     if not (ours or (owner and not pool)):
         return None
     pool_uid = meta.label(names.POOL_UID_LABEL) if ours else owner
+    if len(meta.labels or {}) > LABELS:
+        raise ValueError(f"{len(meta.labels or {})} labels: more than {LABELS} are not taken")
     return DeploymentRecord(
         namespace=meta.namespace,
         name=meta.name,
@@ -105,9 +113,11 @@ def deployment_record(deployment: Deployment) -> DeploymentRecord | None:
 
 def _read_mould(template: Raw) -> Mould | None:
     """None when the template says something that we cannot read: then what is there stays as it is."""
+    if len(memoryview(template)) > TEMPLATE_BYTES:
+        return None
     try:
         return mould(msgspec.json.decode(template, type=Json)["spec"])
-    except (msgspec.MsgspecError, ValueError, KeyError):
+    except (msgspec.MsgspecError, ValueError, KeyError, RecursionError):
         return None
 
 

@@ -14,6 +14,7 @@ from ateplace import names
 from ateplace.cluster.records import node_record, pod_record, pool_record
 from ateplace.cluster.resources import NAMES, amounts, shape
 from ateplace.kube.objects import Node, PodSpec, WorkerPool
+from reconciler.headroom.placeholder import Deployment, deployment_record
 from tests.unit.objects import node, pod, pool
 
 MIB = 1024 * 1024
@@ -29,6 +30,7 @@ from ateplace.cluster.records import node_record
 from ateplace.kube import codec
 from ateplace.kube.objects import Pod
 from ateplace.settings import Settings
+from reconciler.headroom.placeholder import Deployment, deployment_record
 from tests.unit.objects import node
 
 view = View(None, Settings())
@@ -140,3 +142,23 @@ def test_a_pod_of_ordinary_size_is_remembered_whole() -> None:
     asked = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "2", "ephemeral-storage": "1Gi", "hugepages-2Mi": "4Mi"}
     record = pod_record(pod("p", "n1", containers=[{"name": "c", "resources": {"requests": asked}}]))
     assert record is not None and {name for name, _ in record.shape.requests} == set(asked)
+
+
+def test_of_a_deployment_nothing_is_kept_that_is_longer_than_any_use() -> None:
+    def deployment(selector: int = 0, labels: int = 0) -> Deployment:
+        spec = {"nodeSelector": {f"l{each}": "x" * 60 for each in range(selector)}, "containers": [{"name": "ateom"}]}
+        body = {
+            "metadata": {
+                "name": "d",
+                "ownerReferences": [{"kind": names.POOL_KIND, "uid": "u1"}],
+                "labels": {f"l{each}": "x" for each in range(labels)},
+            },
+            "spec": {"template": {"spec": spec}},
+        }
+        return msgspec.json.decode(json.dumps(body), type=Deployment)
+
+    fits, too_much = deployment_record(deployment(10, 10)), deployment_record(deployment(2_000))
+    assert fits is not None and fits.mould is not None
+    assert too_much is not None and too_much.mould is None
+    with pytest.raises(ValueError, match="are not taken"):
+        deployment_record(deployment(labels=100))
