@@ -8,6 +8,7 @@ import contextlib
 import gc
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -146,8 +147,14 @@ def _in_flight(view: View) -> Response:
 def _observe(view: View) -> None:
     ledger = view.ledger
 
+    counted: Counter[State] = Counter()
+
     def count(state: State) -> float:
-        return sum(ledger.state(name, pool) is state for name, node in ledger.claimed.items() for pool in node.tenants)
+        if state is State.FRESH:  # the first that is asked for: one walk for all three, once for each exposition
+            found = (ledger.state(name, pool) for name, node in ledger.claimed.items() for pool in node.tenants)
+            counted.clear()
+            counted.update(found)
+        return counted[state]
 
     for state in (State.FRESH, State.HELD, State.LINGERING):
         metrics.STATES.labels(state.value).set_function(lambda state=state: count(state))  # type: ignore[misc]
