@@ -26,6 +26,7 @@ from reconciler.headroom.metrics import Workers
 from reconciler.leader import Election
 from reconciler.pools import Pools
 from reconciler.resync import Compare, MissedError
+from reconciler.strays import Strays
 from reconciler.workqueue import Queue
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Reconciler:
         # Few at a time: a finalizer can wait for a moment, a pod that waits for its atelet should not.
         self._pools = Queue("pools", self._pool, workers=max(1, workers // 2), lane=view.ledger.namespace_of)
         self._finalizers = Pools(kube, view.ledger, settings, self._events, look_at=self._nodes.add)
+        self._strays = Strays(kube, view.ledger, self._claims.unbound, settings.substrate.pool_label)
         self._compare = Compare(view, {self._nodes: self._due_nodes, self._pools: self._due_pools})
         self.election = Election(kube, settings.cluster.namespace, identity, seconds=settings.reconciler.lease_seconds)
         view.ledger.subscribe(node=self._nodes.add, pool=self._pools.add)
@@ -103,7 +105,10 @@ class Reconciler:
         return min((look for look in looks if look is not None), default=None)
 
     async def _pool(self, uid: str) -> float | None:
-        return await self._finalizers.reconcile(uid) if self.election.leading else 1.0
+        if not self.election.leading:
+            return 1.0
+        looks = (await self._finalizers.reconcile(uid), await self._strays.look(uid))
+        return min((look for look in looks if look is not None), default=None)
 
     def _due_nodes(self) -> list[str]:
         return [name for name in self._view.ledger.nodes if self._claims.due(name)]

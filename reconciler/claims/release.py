@@ -66,8 +66,8 @@ class Claims:
         self._pool_label = settings.substrate.pool_label
         self._events = events
         self._clock = clock
-        self._unbound = Unbound(settings.cluster.stale_after, clock)
-        view.follow_pods(self._unbound.changed)
+        self.unbound = Unbound(settings.cluster.stale_after, clock)
+        view.follow_pods(self.unbound.changed)
         self._written: dict[str, int] = {}
         """By node: the version of our last release, until the watch has shown it."""
         self._refused: set[str] = set()
@@ -89,7 +89,7 @@ class Claims:
 
     async def reconcile(self, name: str) -> float | None:
         """One look; when to look again."""
-        plan = decide(self._view.ledger, self._unbound, name, self._clock(), self._settings)
+        plan = decide(self._view.ledger, self.unbound, name, self._clock(), self._settings)
         self._note_refusal(name, plan)
         self._note_claims(name)
         if plan is None:
@@ -109,7 +109,7 @@ class Claims:
 
     def due(self, name: str) -> bool:
         """Whether there is something to do about a node, now or later, that an event has announced or should have."""
-        plan = decide(self._view.ledger, self._unbound, name, self._clock(), self._settings)
+        plan = decide(self._view.ledger, self.unbound, name, self._clock(), self._settings)
         if plan is None or self._written.get(name, 0) > plan.version:
             return False
         return bool(plan.add or plan.release or plan.label is not None or plan.again is not None)
@@ -211,7 +211,7 @@ class Claims:
         if pod.spec.scheduling_gates:
             return False
         refused = any(map(refusal, (pod.status.conditions or ()) if pod.status else ()))
-        return not (refused and self._unbound.refused(pod.metadata.uid, key) > release.answers)
+        return not (refused and self.unbound.refused(pod.metadata.uid, key) > release.answers)
 
     async def _unlabelled(self, name: str, release: Release) -> set[str]:
         """The same for pods without our UID label, which belong to the pool that has their namespace and name."""

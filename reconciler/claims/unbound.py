@@ -56,6 +56,11 @@ class Unbound:
         answered by after that moment."""
         return any(at <= until for pod, at in self._of(pool) if pool.warm or not pod.placeholder)
 
+    def waiting(self, pool_uid: str) -> Iterator[PodRecord]:
+        """Unbound pods that carry this pool's UID."""
+        for pod, _ in self._pods.get(pool_uid, {}).values():
+            yield pod
+
     def _of(self, pool: Pool) -> Iterator[tuple[PodRecord, float]]:
         record = pool.record
         for pod, at in self._pods.get(pool.uid, {}).values():

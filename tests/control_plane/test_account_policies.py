@@ -100,7 +100,7 @@ def test_what_rbac_grants_too_much_is_refused_by_policies(installed: ControlPlan
         plane.api.post(pods, {"metadata": {"name": name, "labels": labels}, "spec": spec})
         if name != "placeholder":
             attempts.append(("no pod but placeholders", partial(extender.delete, f"{pods}/{name}", **DRY)))
-        attempts.append(("Forbidden", partial(leader.delete, f"{pods}/{name}", **DRY)))
+        attempts.append(("no pod but an ateom that", partial(leader.delete, f"{pods}/{name}", **DRY)))
     attempts.append(("Forbidden", partial(extender.delete, pods, **DRY)))
     for who in (leader, extender):
         patches: list[tuple[str, Object]] = [
@@ -137,6 +137,38 @@ OTHER_CHANGES: list[Object] = [
     {"spec": {"template": {"metadata": {"annotations": {"example.com/a": "b"}}}}},
     {"spec": {"template": {"spec": {"serviceAccountName": "default"}}}},
 ]
+
+
+ATEOM = {"ate.dev/worker-pool": "mine", "ate.dev/worker-pool-uid": "0-0"}
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [("waiting", True), ("bound", False), ("alone", False), ("owned", False), ("no-uid", False), ("no-pool", False)],
+)
+def test_the_reconciler_may_delete_no_pod_but_an_ateom_that_was_never_bound_and_is_made_anew(
+    installed: ControlPlane, accounts: tuple[Api, Api], name: str, allowed: bool
+) -> None:
+    there = f"/api/v1/namespaces/{NAMESPACE}/configmaps/kube-root-ca.crt"
+    installed.wait(lambda: installed.api.exists(there), why="something that can own a pod")
+    uid = installed.api.get(there)["metadata"]["uid"]
+    owner: Object = {"apiVersion": "v1", "kind": "ConfigMap", "name": "kube-root-ca.crt", "uid": uid}
+    owners = {"alone": [], "owned": [owner]}.get(name, [{**owner, "controller": True}])
+    without = {"no-uid": "ate.dev/worker-pool-uid", "no-pool": "ate.dev/worker-pool"}.get(name)
+    labels = {key: value for key, value in ATEOM.items() if key != without}
+    meta = {"generateName": f"{name}-", "labels": labels, "ownerReferences": owners}
+    spec = {
+        "nodeName": "node-0000" if name == "bound" else "",
+        "schedulerName": "nobody",
+        "containers": [{"name": "c", "image": "registry.example/c:1"}],
+    }
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    made = installed.api.post(pods, {"metadata": meta, "spec": spec})
+    path = f"{pods}/{made['metadata']['name']}"
+    if allowed:
+        accounts[0].delete(path, **DRY)
+    else:
+        assert refused(lambda: accounts[0].delete(path, **DRY), "no pod but an ateom that")
 
 
 @pytest.mark.parametrize("change", OTHER_CHANGES, ids=json.dumps)

@@ -176,6 +176,7 @@ def test_every_right_is_used_and_none_is_missing(
     ask_for_a_pool_that_is_not_there(plane)
     say_the_same_again(plane)
     lose_a_pool(plane, installed)
+    make_a_pool_again(plane)
     lose_an_answer(plane, installed, tmp_path)
     change_the_authority(plane)
     plane.wait(installed.ready, timeout=60, why="ateplace to be ready still")
@@ -273,6 +274,26 @@ def lose_a_pool(plane: ControlPlane, installed: Installation) -> None:
     plane.wait(lambda: not plane.api.exists(path), timeout=30, why="the pool to be gone")
     reconciler.run()
     plane.wait(lambda: placeholders(plane, "gone") == 0, timeout=60, why="the placeholder to go")
+
+
+def make_a_pool_again(plane: ControlPlane) -> None:
+    """Its ateoms were waiting for the first one, and cannot say otherwise."""
+    later = {"room": "later"}
+    first = substrate.pool(plane, NAMESPACE, "again", 2, nodeSelector=later)
+    path, selector = f"/api/v1/namespaces/{NAMESPACE}/pods", "ate.dev/worker-pool=again"
+
+    def waiting_for(uid: str) -> int:
+        pods = plane.api.list(path, labelSelector=selector)
+        return sum(pod["metadata"]["labels"].get("ate.dev/worker-pool-uid") == uid for pod in pods)
+
+    plane.wait(lambda: waiting_for(first["metadata"]["uid"]) == 2, timeout=60, why="ateoms that wait")
+    substrate.delete(plane, NAMESPACE, "again", "Orphan")
+    pool = f"{substrate.POOLS.format(NAMESPACE)}/again"
+    plane.wait(lambda: not plane.api.exists(pool), timeout=90, why="the pool to be gone")
+    second = substrate.pool(plane, NAMESPACE, "again", 2, nodeSelector=later)
+    plane.wait(lambda: waiting_for(second["metadata"]["uid"]) == 2, timeout=60, why="them to be made anew")
+    plane.add_nodes(1, prefix="later", cpu="4", labels=later)
+    plane.wait(lambda: ateoms(plane, "again") == 2, timeout=60, why="them to run")
 
 
 def lose_an_answer(plane: WithoutStreamingLists, installed: Installation, directory: Path) -> None:

@@ -177,13 +177,16 @@ def test_no_role_can_bind_create_pods_or_read_any_secret_but_its_own() -> None:
                     if "secrets" in rule["resources"] and rule["verbs"] != ["create"]:
                         assert rule["resourceNames"] and "list" not in rule["verbs"]
                     if "pods" in rule["resources"]:
-                        # A policy takes back all pods but placeholders (tests/control_plane/test_account_policies.py).
-                        ends = {"delete"} if role["metadata"]["name"] == "ateplace-extender" else set()
+                        # Policies take back all pods but placeholders, and ateoms that were never bound
+                        # (tests/control_plane/test_account_policies.py).
+                        may = {"ateplace-extender", "ateplace-reconciler"}
+                        ends = {"delete"} if role["metadata"]["name"] in may else set()
                         assert set(rule["verbs"]) <= {"list", "watch", *ends}
-        policy = of_kind(objects, "ValidatingAdmissionPolicy")["ateplace-evictions"]
-        bound = of_kind(objects, "ValidatingAdmissionPolicyBinding")["ateplace-evictions"]["spec"]
-        assert (bound["policyName"], bound["validationActions"]) == ("ateplace-evictions", ["Deny"])
-        assert policy["spec"]["failurePolicy"] == "Fail"
+        for name in ("ateplace-evictions", "ateplace-strays"):
+            policy = of_kind(objects, "ValidatingAdmissionPolicy")[name]
+            bound = of_kind(objects, "ValidatingAdmissionPolicyBinding")[name]["spec"]
+            assert (bound["policyName"], bound["validationActions"]) == (name, ["Deny"])
+            assert policy["spec"]["failurePolicy"] == "Fail"
 
 
 def test_with_cert_manager_nobody_of_ours_touches_secrets() -> None:
