@@ -53,11 +53,18 @@ class Nothing(Struct):
     """What we want to know of the answer: that there is one."""
 
 
+LINGER: Final = metrics.gauge(
+    "linger_seconds",
+    "The setting reconciler.linger that this process runs with: extenders and reconcilers must agree on it.",
+)
+
+
 class View:
     """`ledger` is kept up to date from the moment the watches run."""
 
     def __init__(self, kube: Kube, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self.ledger = Ledger()
+        LINGER.set(settings.reconciler.linger)
         self._kube = kube
         self._clock = clock
         self._consistent = clock()

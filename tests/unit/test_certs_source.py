@@ -402,7 +402,7 @@ def test_a_directory_is_read_whole_while_it_is_turned_over(tmp_path: Path) -> No
 def test_a_client_whose_certificate_has_expired_is_counted_as_a_refused_handshake(
     tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], version: ssl.TLSVersion
 ) -> None:
-    """The one sign of it: the alert AteplaceSchedulerShutOut lives on this."""
+    """The one sign of it: the alert AteplaceSchedulerCannotConnect lives on this."""
     ca = make_authority(now() - timedelta(days=5), 10)
     write(tmp_path / "server", issue(ca, SERVER, now(), 1), ca)
     expired = issue(ca, Wanted(Use.CLIENT, (CLIENT,)), now() - timedelta(days=2), 1)
