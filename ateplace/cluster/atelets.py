@@ -120,7 +120,7 @@ def cannot_run(template: AteletTemplate, node: NodeRecord) -> str:
     for key, value in template.selector:
         if labels.get(key) != value:
             return SELECTOR
-    if template.terms is not None and not any(_term(term, node) for term in template.terms):
+    if template.terms is not None and not any(matches(term, node) for term in template.terms):
         return AFFINITY
     for key, value, effect in node.taints:
         if (key, effect) not in GIVEN and not any(_tolerates(t, key, value, effect) for t in template.tolerations):
@@ -149,7 +149,7 @@ def _tolerates(toleration: Toleration, key: str, value: str, effect: str) -> boo
             return False
 
 
-def _term(term: NodeSelectorTerm, node: NodeRecord) -> bool:
+def matches(term: NodeSelectorTerm, node: NodeRecord) -> bool:
     """All of its requirements; a term without any matches nothing."""
     if not term.match_expressions and not term.match_fields:
         return False

@@ -35,6 +35,7 @@ from ateplace.kube.objects import (
     Condition,
     DaemonSet,
     LimitRange,
+    Metadata,
     Node,
     NodeSelectorTerm,
     Pod,
@@ -131,7 +132,7 @@ class PoolRecord(Struct, frozen=True, gc=False):
     deleting: bool
     finalizers: tuple[str, ...]
     headroom: str
-    """The annotation as somebody wrote it: not necessarily a number."""
+    """The annotation, or the label, as somebody wrote it: not necessarily a number."""
     warm: bool
     """Whether its placeholders hold claims."""
     replicas: int = 0
@@ -287,6 +288,11 @@ def _wanted_node(pod: Pod) -> str:
     return ""
 
 
+def _wish(meta: Metadata, key: str) -> str:
+    """What a pool's annotation says, or else its label of the same key: those who clone pools copy labels only."""
+    return meta.annotation(key) or meta.label(key)
+
+
 def pool_record(pool: WorkerPool) -> PoolRecord:
     meta = pool.metadata
     _bounded("finalizers", meta.finalizers or (), FINALIZERS)
@@ -297,8 +303,8 @@ def pool_record(pool: WorkerPool) -> PoolRecord:
         version=int(meta.resource_version or 0),
         deleting=meta.deletion_timestamp is not None,
         finalizers=tuple(intern(finalizer) for finalizer in meta.finalizers or ()),
-        headroom=meta.annotation(names.HEADROOM_ANNOTATION)[:TEXT],
-        warm=meta.annotation(names.HEADROOM_WARM_ANNOTATION) != "false",
+        headroom=_wish(meta, names.HEADROOM_ANNOTATION)[:TEXT],
+        warm=_wish(meta, names.HEADROOM_WARM_ANNOTATION) != "false",
         replicas=pool.spec.replicas if pool.spec else 0,
     )
 

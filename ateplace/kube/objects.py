@@ -34,6 +34,7 @@ class Metadata(Struct, rename="camel"):
     uid: str = ""
     resource_version: str = ""
     generation: int = 0
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None

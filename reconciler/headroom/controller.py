@@ -1,6 +1,7 @@
 """Keeps each pool's placeholders: a Deployment of as many as its headroom says, in the shape of its ateoms.
 
     pool with headroom, its Deployment known ──> ours made, or made right ──> watched, like the pool and its Deployment
+    ours under its old name                  ──> orphaned and made under its new one, which takes its ReplicaSet over
     headroom 0, annotation gone, pool going  ──> ours deleted
     pool gone without us (orphaned, our finalizer taken off by hand) ──> ours deleted, once a read has proved it
 
@@ -13,6 +14,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -21,7 +23,8 @@ from msgspec import Struct
 from ateplace import errors, names
 from ateplace.cluster.claim_patch import MANAGER
 from ateplace.cluster.feed import View
-from ateplace.cluster.records import PoolRecord
+from ateplace.cluster.records import PodRecord, PoolRecord
+from ateplace.cluster.resources import CPU, MEMORY
 from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Metadata
 from ateplace.kube.watch import Watch
@@ -36,6 +39,12 @@ log = logging.getLogger(__name__)
 
 WORKERS: Final = 8
 """Pools looked after at the same time; half as many of one namespace."""
+NOWHERE: Final = "HeadroomNowhere"
+OVER_QUOTA: Final = "HeadroomOverQuota"
+GIVEN_UP: Final = frozenset({NOWHERE, OVER_QUOTA})
+"""Reasons for which there may be no placeholders for a while: their Deployment stays."""
+NOWHERE_LOOK: Final = 5.0
+"""Seconds until it is asked again whether some node will do."""
 LOOK_AGAIN: Final = 1.0
 """Seconds until a name that is taken, or a pool that should be gone, is looked at again."""
 
@@ -44,6 +53,8 @@ class Written(Struct, frozen=True):
     """What we last wrote for a pool, and what the API server made of it."""
 
     wanted: bytes
+    waiting: int
+    """How many it was told to replace first, beside the one that may be missing."""
     uid: str
     generation: int
 
@@ -70,10 +81,13 @@ class Headroom:
         """By pool UID, then by the Deployment's UID."""
         self._written: dict[str, Written] = {}
         self._said: dict[str, frozenset[str]] = {}
+        self._watched: set[str] = set()
+        """Pools whose pods matter: those that change their shape, leave some of it open, or have no ateom on a node."""
         self.wanted: dict[str, tuple[str, int]] = {}
         """By pool UID: the pool as people call it, and its placeholders, if any are wanted."""
         self.queue = Queue("headroom", self.reconcile, workers=WORKERS, lane=self._lane)
         view.ledger.subscribe(pool=self._pool_changed)
+        view.follow_pods(self._pod_changed)
 
     def _lane(self, uid: str) -> str:
         """Whose a pool is; placeholders of a pool that is gone are their namespace's."""
@@ -86,7 +100,7 @@ class Headroom:
             self._kube,
             paths.DEPLOYMENTS.everywhere,
             Deployment,
-            placeholder.deployment_record,
+            partial(placeholder.deployment_record, webhook=self._settings.webhook),
             self._changed,
             name="deployments",
         )
@@ -97,9 +111,8 @@ class Headroom:
                 group.create_task(self.queue.run(lambda: {**self._view.ledger.pools, **self._deployments}))
         finally:
             # The watch was this term's own; the next one begins with nothing known, written or said.
-            for known in (self.wanted, self._deployments, self._written, self._said):
+            for known in (self.wanted, self._deployments, self._written, self._said, self._watched, self._plain):
                 known.clear()
-            self._plain.clear()
 
     def _pool_changed(self, uid: str) -> None:
         """The ledger tells of every pod; only the pool itself matters here."""
@@ -111,6 +124,20 @@ class Headroom:
             else:
                 metrics.forget(_shown(self._records.pop(uid)))
             self.queue.add(uid)
+
+    def _pod_changed(self, old: PodRecord | None, new: PodRecord | None) -> None:
+        """A pod that came, went or was bound may change what its pool's placeholders should be."""
+        if old and new and old.node == new.node and old.finished is new.finished:
+            return
+        for pod in (old, new):
+            uid = self._view.ledger.pool_of(pod) if pod else ""
+            if uid in self.wanted and (uid in self._watched or self._stranded(uid)):
+                self.queue.add(uid)
+
+    def _stranded(self, uid: str) -> bool:
+        """Whether the pool has ateoms and none of them is on a node."""
+        pool = self._view.ledger.pools.get(uid)
+        return pool is not None and 0 < pool.ateoms == pool.unbound - pool.unbound_placeholders
 
     def _changed(self, _: str, old: DeploymentRecord | None, new: DeploymentRecord | None) -> None:
         if old:
@@ -135,33 +162,83 @@ class Headroom:
         ours = [one for one in found if one.ours]
         if record is None or record.deleting:
             self._forget(uid)
+            self._said.pop(uid, None)
+            self._plain.discard(uid)
             return await self._clear(uid, ours, proved=record is not None) if ours else None
         present = ours[0].replicas if ours else 0
-        asked = quota(record.headroom, present, self._settings.headroom)
-        moulds = [one for one in found if not one.ours]
-        source = min(moulds, key=lambda one: (one.name != f"{record.name}-deployment", one.name), default=None)
-        shape = source.mould if source else None
+        asked = quota(record.headroom, present, record.replicas, self._settings.headroom)
+        own = [one for one in found if not one.ours]
+        source = max(own, key=lambda one: (*one.rank, one.uid), default=None)
+        shape = self._filled_in(uid, source.mould) if source and source.mould else None
+        asked = self._limited(uid, asked, present, source.starved if source else 0, shape)
         self._say(record, asked, shape)
-        if not asked.count:
-            self.wanted.pop(uid, None)
-            self._written.pop(uid, None)
+        if not asked.count and asked.reason not in GIVEN_UP:
+            self._forget(uid)
             for one in ours:
                 await self._delete(one)
             return None
         self.wanted[uid] = (_shown(record), asked.count)
         if shape is None:
             return None  # its Deployment will come, and the watch will say so
+        if any(one.old for one in self._deployments.get(uid, {}).values() if one.namespace == record.namespace):
+            return await self._rename(ours)
         prepull = self._settings.headroom.prepull and uid not in self._plain
-        wanted = placeholder.deployment(record, shape, asked.count, self._settings, prepull=prepull)
-        return await self._keep(record, wanted, ours[0] if ours else None)
+        make = partial(placeholder.deployment, record, shape, asked.count, self._settings, prepull=prepull)
+        mine = ours[0] if ours else None
+        await self._keep(record, make, mine)
+        self._watch_pods(uid, shape, mine)
+        return NOWHERE_LOOK if asked.reason == NOWHERE else None
 
-    async def _keep(self, pool: PoolRecord, wanted: Json, ours: DeploymentRecord | None) -> float | None:
-        encoded = msgspec.json.encode(wanted, order="deterministic")
+    def _limited(self, uid: str, asked: Quota, present: int, starved: int, shape: placeholder.Mould | None) -> Quota:
+        """Less where it would harm: placeholders give way to ateoms that a ResourceQuota keeps from being made, and
+        none comes back while it does. There are none where ateoms wait and no node will ever do: they would only make
+        the cluster grow."""
+        if asked.count and shape and self._stranded(uid):
+            nodes = [node.record for node in self._view.ledger.nodes.values() if node.record]
+            if nodes and not any(map(shape.goes_to, nodes)):
+                words = "No node matches the node selector of its ateoms, which wait: no placeholders until one does"
+                return Quota(0, NOWHERE, words)
+        if asked.count and starved:
+            left = min(present, max(0, asked.count - starved))
+            words = f"A ResourceQuota keeps {starved} ateoms from being made: {left} of {asked.count} placeholders stay"
+            return Quota(left, OVER_QUOTA, words)
+        return asked
+
+    def _filled_in(self, uid: str, shape: placeholder.Mould) -> placeholder.Mould:
+        if not _open(shape):
+            return shape
+        pool_of = self._view.ledger.pool_of
+        live = (one for one in self._view.ateoms.store.values() if not one.finished and pool_of(one) == uid)
+        return shape.filled_in({one.shape.requests for one in live})
+
+    def _watch_pods(self, uid: str, shape: placeholder.Mould, ours: DeploymentRecord | None) -> None:
+        rolling = ours is not None and ours.outdated > 0
+        if rolling or _open(shape) or self._stranded(uid):
+            self._watched.add(uid)
+        else:
+            self._watched.discard(uid)
+
+    async def _rename(self, ours: list[DeploymentRecord]) -> float | None:
+        """Let go of the ReplicaSet, and with it of the room that it holds: the next one with its selector has it."""
+        for one in ours:
+            if one.old:
+                await self._delete(one, propagation="Orphan")
+        return LOOK_AGAIN
+
+    async def _keep(self, pool: PoolRecord, make: Callable[..., Json], ours: DeploymentRecord | None) -> None:
         before = self._written.get(pool.uid)
+        there = self._view.ledger.pools.get(pool.uid)
+        waiting = 0
+        if ours and ours.outdated > 0:
+            waiting = there.unbound_placeholders if there else 0
+        elif ours:
+            waiting = before.waiting if before else ours.spare  # nothing is being replaced: it does not matter
+        wanted = make(waiting=waiting)
+        encoded = msgspec.json.encode(wanted, order="deterministic")
         if before and ours and _in_order(before, ours, encoded, wanted):
-            return None
+            return
         if before and ours and ours.uid == before.uid and ours.generation < before.generation:
-            return None  # our own write is on its way back to us
+            return  # our own write is on its way back to us
         try:
             written = await self._write(wanted, ours)
         except errors.Invalid as error:
@@ -171,13 +248,14 @@ class Headroom:
             written = await self._write(plain, ours)
             self._no_image_volumes(pool, error)
         if written is None:
-            return LOOK_AGAIN
+            self.queue.add_after(pool.uid, LOOK_AGAIN)
+            return
         if not before or before.wanted != encoded:
             log.info("headroom set", extra={"pool": _shown(pool), "placeholders": wanted["spec"]["replicas"]})
         elif ours and written.metadata.generation != ours.generation:
             log.warning("headroom was changed by somebody else, and put right", extra={"pool": _shown(pool)})
-        self._written[pool.uid] = Written(encoded, written.metadata.uid, written.metadata.generation)
-        return None
+        meta = written.metadata
+        self._written[pool.uid] = Written(encoded, waiting, meta.uid, meta.generation)
 
     async def _write(self, wanted: Json, ours: DeploymentRecord | None) -> Bare | None:
         """Make it, or make it right; None when the name is another's."""
@@ -197,7 +275,7 @@ class Headroom:
     async def _taken(self, path: str, wanted: Json) -> Bare | None:
         """Whose is the Deployment with our name? An old pool's placeholders go; anybody else's stay."""
         try:
-            found = placeholder.deployment_record(await self._kube.get(path, Deployment))
+            found = placeholder.deployment_record(await self._kube.get(path, Deployment), self._settings.webhook)
         except errors.NotFound:
             return None
         pool_uid = wanted["labels"][names.POOL_UID_LABEL]
@@ -215,8 +293,7 @@ class Headroom:
         """Delete the placeholders of a pool that is going, or gone; a pool that our watch does not show is read."""
         for one in ours:
             if not proved:
-                name = one.name.removesuffix(placeholder.SUFFIX)
-                path = paths.POOLS.named(name, one.namespace)
+                path = paths.POOLS.named(one.labels[names.PLACEHOLDER_LABEL], one.namespace)
                 try:
                     pool = await self._kube.get(path, Bare)
                 except errors.NotFound:
@@ -226,18 +303,19 @@ class Headroom:
             await self._delete(one)
         return None
 
-    async def _delete(self, one: DeploymentRecord) -> None:
+    async def _delete(self, one: DeploymentRecord, propagation: str = "Background") -> None:
         path = paths.DEPLOYMENTS.named(one.name, one.namespace)
         try:
-            await self._kube.delete(path, uid=one.uid, propagation="Background")
+            await self._kube.delete(path, uid=one.uid, propagation=propagation)
         except (errors.NotFound, errors.Conflict):
             return  # gone, or another one by now: the watch will say
-        log.info("headroom removed", extra={"deployment": f"{one.namespace}/{one.name}"})
+        words = "headroom removed" if propagation == "Background" else "headroom is renamed"
+        log.info(words, extra={"deployment": f"{one.namespace}/{one.name}"})
 
     def _forget(self, uid: str) -> None:
-        for known in (self.wanted, self._written, self._said):
-            known.pop(uid, None)
-        self._plain.discard(uid)
+        self.wanted.pop(uid, None)
+        self._written.pop(uid, None)
+        self._watched.discard(uid)
 
     def _say(self, pool: PoolRecord, asked: Quota, shape: placeholder.Mould | None) -> None:
         """Each thing once, until it is no longer so."""
@@ -262,6 +340,12 @@ class Headroom:
         log.warning("images are not pulled ahead", extra={"pool": _shown(pool), "error": str(error)})
         words = "This cluster takes no image volumes here, so the ateom image is not pulled ahead of a burst"
         self._events.warn(about_pool(pool), "NoImageVolumes", words)
+
+
+def _open(shape: placeholder.Mould) -> bool:
+    """Whether something may fill in what the template leaves open. With a runtime class, live pods ask for more than
+    their containers do, and placeholders as well."""
+    return not shape.runtime_class and not {CPU, MEMORY} <= shape.fixed
 
 
 def _in_order(before: Written, ours: DeploymentRecord, encoded: bytes, wanted: Json) -> bool:

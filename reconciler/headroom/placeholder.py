@@ -4,23 +4,30 @@ A placeholder holds the room of one ateom and gives it up to whoever needs it. W
 copied; whatever an ateom may do is not: a placeholder is a pause container without rights, token or host access.
 
 Copied from the live Deployment and not from the WorkerPool, because Agent Substrate's controller adds things that the
-WorkerPool does not say (a nodeSelector and a toleration for microvm).
+WorkerPool does not say (a nodeSelector and a toleration for microvm). What a template says is not all that a pod asks
+for: our webhook adds an init container, which counts as kube-scheduler counts it, and a LimitRange fills in what
+containers leave open. The latter is read off the pool's live ateoms.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from ateplace import names
-from ateplace.cluster.records import PoolRecord
-from ateplace.cluster.resources import CPU, MEMORY, Amounts, default_requests, requests
-from ateplace.kube.objects import Metadata, PodSpec
-from ateplace.settings import Settings
+from ateplace.cluster.atelets import matches
+from ateplace.cluster.records import NodeRecord, PoolRecord
+from ateplace.cluster.resources import CPU, MEMORY, Amounts, default_requests, pack, requests
+from ateplace.kube.objects import Condition, Container, Metadata, NodeSelectorTerm, PodSpec, Resources
+from ateplace.settings import Settings, Webhook
 
 Json = dict[str, Any]
 
-SUFFIX: Final = "-headroom"
+OLD_SUFFIX: Final = "-headroom"
+"""The name of a pool's placeholders was its own and this, until pools' Deployments came to have any name."""
+TAIL: Final = "ateplace-placeholders"
+"""Makes the name longer than a label's value can be, so that no WorkerPool that has ateoms is called so."""
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OWNER: Final = "ateplace"
 SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
@@ -31,9 +38,24 @@ USER: Final = 65535
 """The user of the pause image."""
 
 
+class RollingUpdate(Struct, rename="camel"):
+    max_unavailable: int | str | None = None
+
+
+class Strategy(Struct, rename="camel"):
+    rolling_update: RollingUpdate | None = None
+
+
 class DeploymentSpec(Struct, rename="camel"):
     template: Raw
     replicas: int | None = None
+    strategy: Strategy | None = None
+
+
+class DeploymentStatus(Struct, rename="camel"):
+    replicas: int = 0
+    updated_replicas: int = 0
+    conditions: list[Condition] | None = None
 
 
 class Deployment(Struct):
@@ -41,24 +63,43 @@ class Deployment(Struct):
 
     metadata: Metadata
     spec: DeploymentSpec
+    status: DeploymentStatus | None = None
 
 
 class Mould(Struct, frozen=True):
     """What decides where a pool's ateoms fit, and what they pull."""
 
     requests: Amounts
+    """With our init container."""
+    reserves: bool = True
+    """Whether an ateom's own containers ask for CPU or memory at all."""
+    fixed: frozenset[str] = frozenset()
+    """Resources that every container says how much of it wants: nothing fills these in."""
     image: str = ""
     """Empty where only an account or a secret of the pool's could pull it: a placeholder has neither."""
     scheduler: str = ""
     node_selector: Json | None = None
     tolerations: list[Any] | None = None
     affinity: Json | None = None
+    terms: tuple[NodeSelectorTerm, ...] | None = None
+    """Required node affinity: any of these; None when there is none."""
     runtime_class: str = ""
 
-    @property
-    def reserves(self) -> bool:
-        """Whether an ateom asks for CPU or memory at all."""
-        return any(name in {CPU, MEMORY} for name, _ in self.requests)
+    def filled_in(self, live: Iterable[Amounts]) -> "Mould":
+        """The same with what the pool's live ateoms ask for where its template leaves that open."""
+        amounts, reserves = dict(self.requests), self.reserves
+        for requested in live:
+            for name, amount in requested:
+                if name not in self.fixed and amount > amounts.get(name, 0):
+                    amounts[name] = amount
+                    reserves = reserves or name in {CPU, MEMORY}
+        return structs.replace(self, requests=pack(amounts), reserves=reserves)
+
+    def goes_to(self, node: NodeRecord) -> bool:
+        """Whether its node selector and required node affinity allow the node."""
+        if any(node.labels.get(key) != value for key, value in (self.node_selector or {}).items()):
+            return False
+        return self.terms is None or any(matches(term, node) for term in self.terms)
 
 
 TEMPLATE_BYTES: Final = 64 * 1024
@@ -83,17 +124,35 @@ class DeploymentRecord(Struct, frozen=True):
     labels: Json
     mould: Mould | None
     """None on ours, and where it cannot be read."""
+    old: bool = False
+    """Ours, under the name that it had in earlier versions."""
+    rank: tuple[bool, str] = (False, "")
+    """Of several that are one pool's own, the last is its: one that it controls, the newest."""
+    outdated: int = 0
+    """How many of its pods are of an earlier template."""
+    spare: int = 0
+    """How many of its pods beside one may be missing while they are replaced."""
+    starved: int = 0
+    """How many pods it lacks because a ResourceQuota allows no more."""
 
 
-def deployment_record(deployment: Deployment) -> DeploymentRecord | None:
+def name_of(pool: str, uid: str) -> str:
+    """What a pool's placeholders' Deployment is called."""
+    return f"{pool}{OLD_SUFFIX}-{uid}-{TAIL}"
+
+
+def deployment_record(deployment: Deployment, webhook: Webhook) -> DeploymentRecord | None:
     """None for a Deployment that is neither a pool's nor ours."""
-    meta = deployment.metadata
-    owner = next((one.uid for one in meta.owner_references or () if one.kind == names.POOL_KIND), "")
-    pool = meta.label(names.PLACEHOLDER_LABEL)
-    ours = bool(pool) and meta.label(MANAGED_BY) == OWNER and meta.name == pool + SUFFIX
+    meta, status = deployment.metadata, deployment.status or DeploymentStatus()
+    owners = (one for one in meta.owner_references or () if one.is_a(names.GROUP, names.POOL_KIND))
+    owner = max(owners, key=lambda one: bool(one.controller), default=None)
+    pool, uid = meta.label(names.PLACEHOLDER_LABEL), meta.label(names.POOL_UID_LABEL)
+    old = meta.name == pool + OLD_SUFFIX
+    ours = bool(pool) and meta.label(MANAGED_BY) == OWNER and (old or meta.name == name_of(pool, uid))
     if not (ours or (owner and not pool)):
         return None
-    pool_uid = meta.label(names.POOL_UID_LABEL) if ours else owner
+    pool_uid = uid if ours or owner is None else owner.uid
+    replicas = 1 if deployment.spec.replicas is None else deployment.spec.replicas
     if len(meta.labels or {}) > LABELS:
         raise ValueError(f"{len(meta.labels or {})} labels: more than {LABELS} are not taken")
     return DeploymentRecord(
@@ -101,48 +160,77 @@ def deployment_record(deployment: Deployment) -> DeploymentRecord | None:
         name=meta.name,
         uid=meta.uid,
         pool_uid=pool_uid,
-        replicas=1 if deployment.spec.replicas is None else deployment.spec.replicas,
+        replicas=replicas,
         generation=meta.generation,
         deleting=meta.deletion_timestamp is not None,
         ours=ours,
-        owned=owner == pool_uid,
+        owned=owner is not None and owner.uid == pool_uid,
         labels=meta.labels or {},
-        mould=None if ours else _read_mould(deployment.spec.template),
+        mould=None if ours else _read_mould(deployment.spec.template, webhook),
+        old=ours and old,
+        rank=(owner is not None and bool(owner.controller), meta.creation_timestamp or ""),
+        outdated=status.replicas - status.updated_replicas,
+        spare=_spare(deployment.spec.strategy, replicas),
+        starved=max(0, replicas - status.replicas) if any(map(_over_quota, status.conditions or ())) else 0,
     )
 
 
-def _read_mould(template: Raw) -> Mould | None:
+def _spare(strategy: Strategy | None, replicas: int) -> int:
+    missing = strategy.rolling_update.max_unavailable if strategy and strategy.rolling_update else None
+    return min(max(0, missing - 1), replicas) if isinstance(missing, int) else 0
+
+
+def _over_quota(condition: Condition) -> bool:
+    return (condition.type, condition.status) == ("ReplicaFailure", "True") and "exceeded quota" in condition.message
+
+
+def _read_mould(template: Raw, webhook: Webhook) -> Mould | None:
     """None when the template says something that we cannot read: then what is there stays as it is."""
     if len(memoryview(template)) > TEMPLATE_BYTES:
         return None
     try:
-        return mould(msgspec.json.decode(template, type=Json)["spec"])
+        return mould(msgspec.json.decode(template, type=Json)["spec"], webhook)
     except (msgspec.MsgspecError, ValueError, KeyError, RecursionError):
         return None
 
 
-def mould(spec: Json) -> Mould:
-    """Read a pod template's spec."""
+def mould(spec: Json, webhook: Webhook) -> Mould:
+    """Read a pod template's spec, as it will be when our webhook has been at it."""
     typed = msgspec.convert(spec, PodSpec)
     typed.overhead = None  # comes with the runtime class
     containers = typed.containers or []
     default_requests(typed)
+    said = [set(one.resources.requests or ()) if one.resources else set[str]() for one in containers]
+    reserves = any(name in {CPU, MEMORY} for name, _ in requests(typed))
+    asked = Resources(requests={CPU: webhook.init_cpu, MEMORY: webhook.init_memory})
+    others = [one for one in typed.init_containers or () if one.name != names.INIT_CONTAINER]
+    typed.init_containers = [Container(name=names.INIT_CONTAINER, resources=asked), *others]
     named = [container for container in containers if container.name == ATEOM] or containers
     scheduler = typed.scheduler_name
     private = spec.get("serviceAccountName") not in {None, "", DEFAULT_ACCOUNT} or bool(spec.get("imagePullSecrets"))
+    affinity = typed.affinity.node_affinity if typed.affinity else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
     return Mould(
         requests=requests(typed),
+        reserves=reserves,
+        fixed=frozenset(set.intersection(*said)) if said else frozenset(),
         image=named[0].image if named and not private else "",
         scheduler="" if scheduler == DEFAULT_SCHEDULER else scheduler,
         node_selector=spec.get("nodeSelector") or None,
         tolerations=spec.get("tolerations") or None,
         affinity=spec.get("affinity") or None,
+        terms=tuple(required.node_selector_terms or ()) if required else None,
         runtime_class=spec.get("runtimeClassName") or "",
     )
 
 
-def deployment(pool: PoolRecord, shape: Mould, replicas: int, settings: Settings, *, prepull: bool) -> Json:
-    """The placeholders' Deployment, as we want it. No label of it makes Agent Substrate take its pods for workers."""
+def deployment(
+    pool: PoolRecord, shape: Mould, replicas: int, settings: Settings, *, prepull: bool, waiting: int = 0
+) -> Json:
+    """The placeholders' Deployment, as we want it. No label of it makes Agent Substrate take its pods for workers.
+
+    `waiting` of them have no node: they hold no room, and are replaced first when the shape changes.
+    """
     selector = {names.PLACEHOLDER_LABEL: pool.name, names.POOL_UID_LABEL: pool.uid}
     labels = {**selector, MANAGED_BY: OWNER}
     owner = {
@@ -156,7 +244,7 @@ def deployment(pool: PoolRecord, shape: Mould, replicas: int, settings: Settings
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {
-            "name": pool.name + SUFFIX,
+            "name": name_of(pool.name, pool.uid),
             "namespace": pool.namespace,
             "labels": labels,
             "ownerReferences": [owner],
@@ -165,7 +253,7 @@ def deployment(pool: PoolRecord, shape: Mould, replicas: int, settings: Settings
             "replicas": replicas,
             "selector": {"matchLabels": selector},
             # Surplus placeholders would make a full cluster grow for the length of an update.
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1 + waiting, "maxSurge": 0}},
             "revisionHistoryLimit": 0,
             "template": {
                 "metadata": {"labels": labels, "annotations": {SAFE_TO_EVICT: "true"}},

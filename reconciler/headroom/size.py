@@ -1,6 +1,7 @@
-"""How many placeholders a pool should have (pure): the annotation, the cluster-wide default, the cap.
+"""How many placeholders a pool should have (pure): the annotation or label, the cluster-wide default, the cap.
 
-A value that is no number from 0 to 1000 changes nothing: a typing error must not take a running pool's headroom away.
+A number, or a percentage of the pool's replicas, rounded up. A label cannot hold a percent sign, so `20percent` says
+the same. Any other value changes nothing: a typing error must not take a running pool's headroom away.
 """
 
 import re
@@ -13,6 +14,7 @@ from ateplace.settings import Headroom
 
 MOST: Final = 1000
 NUMBER: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
+PERCENTAGE: Final = re.compile(r"([0-9]{1,4})(?:%|percent)", re.ASCII)
 
 
 class Quota(Struct, frozen=True):
@@ -22,20 +24,20 @@ class Quota(Struct, frozen=True):
     message: str = ""
 
 
-def quota(annotation: str, present: int, settings: Headroom) -> Quota:
-    """What the annotation asks for; `present` placeholders are there now. An empty annotation is none."""
-    if not annotation:
+def quota(asked: str, present: int, replicas: int, settings: Headroom) -> Quota:
+    """What a pool of so many replicas asks for; `present` placeholders are there now. Empty: it says nothing."""
+    if not asked:
         return Quota(min(settings.default, settings.cap))
-    if not NUMBER.fullmatch(annotation) or int(annotation) > MOST:
-        shown = annotation[:40] + ("…" if len(annotation) > 40 else "")
+    count = _count(asked, replicas)
+    if count is None:
+        shown = asked[:40] + ("…" if len(asked) > 40 else "")
         count = min(present, settings.cap)
         return Quota(
             count,
             "BadHeadroom",
-            f"The annotation {names.HEADROOM_ANNOTATION} must be a number from 0 to {MOST}, not {shown!r}: "
-            f"the headroom stays at {count}",
+            f"{names.HEADROOM_ANNOTATION} must be a number from 0 to {MOST} or a percentage of the replicas, not "
+            f"{shown!r}: the headroom stays at {count}",
         )
-    count = int(annotation)
     if count > settings.cap:
         return Quota(
             settings.cap,
@@ -43,3 +45,11 @@ def quota(annotation: str, present: int, settings: Headroom) -> Quota:
             f"A headroom of {count} is asked for, and this cluster gives a pool at most {settings.cap}",
         )
     return Quota(count)
+
+
+def _count(asked: str, replicas: int) -> int | None:
+    """None when it is neither a number nor a percentage."""
+    if NUMBER.fullmatch(asked) and int(asked) <= MOST:
+        return int(asked)
+    share = PERCENTAGE.fullmatch(asked)
+    return -(-int(share[1]) * replicas // 100) if share and int(share[1]) <= MOST else None

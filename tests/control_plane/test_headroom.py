@@ -279,7 +279,7 @@ def test_the_reconciler_may_write_placeholders_and_nothing_else(
     bad["metadata"]["labels"] = {key: value for key, value in bad["metadata"]["labels"].items() if value}
     account = str(world.installed.pods["reconciler"].kubeconfig)
     create = ("--kubeconfig", account, "create", "--dry-run=server", "-f", "-")
-    assert "web-headroom created" in world.plane.kubectl(*create, input=json.dumps(good))
+    assert "-ateplace-placeholders created" in world.plane.kubectl(*create, input=json.dumps(good))
     with pytest.raises(LocalError, match=message):
         world.plane.kubectl(*create, input=json.dumps(bad))
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from ateplace import names
 from local import ApiError, ControlPlane, substrate
 from local.api import Object
 from tests import reconciling
+from tests.placing import priority_class
 from tests.reconciling import Reconciler, pool_path
 
 ATEOM = {"requests": {"cpu": "500m", "memory": "512Mi"}}
@@ -20,14 +22,35 @@ POLICIES = "/apis/admissionregistration.k8s.io/v1"
 
 @pytest.fixture(scope="module")
 def reconciler(plane: ControlPlane) -> Iterator[Reconciler]:
-    with reconciling.agent_substrate(plane), reconciling.reconciling(plane) as (running,):
+    priority_class(plane, names.PLACEHOLDER_PRIORITY_CLASS, -10, preemptionPolicy="Never")
+    # Our scheduler does not run here; the plane's own places placeholders as well.
+    started = reconciling.reconciling(plane, webhook__scheduler_name="")
+    with reconciling.agent_substrate(plane), started as (running,):
         yield running
         assert running.missed() == 0
         assert "Traceback" not in running.said()
 
 
-def path(namespace: str, name: str = "web-headroom") -> str:
-    return f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
+OURS = f"{names.PLACEHOLDER_LABEL}=web"
+
+
+def deployments(namespace: str) -> str:
+    return f"/apis/apps/v1/namespaces/{namespace}/deployments"
+
+
+def ours(plane: ControlPlane, namespace: str) -> Object:
+    """The placeholders' Deployment of the pool `web`."""
+    found = plane.api.list(deployments(namespace), labelSelector=OURS)
+    assert len(found) == 1, [one["metadata"]["name"] for one in found]
+    return found[0]
+
+
+def path(plane: ControlPlane, namespace: str) -> str:
+    return f"{deployments(namespace)}/{ours(plane, namespace)['metadata']['name']}"
+
+
+def placeholders(plane: ControlPlane, namespace: str) -> list[Object]:
+    return plane.api.list(f"/api/v1/namespaces/{namespace}/pods", labelSelector=OURS)
 
 
 def make(plane: ControlPlane, namespace: str, headroom: str = "3", **options: Any) -> str:
@@ -49,10 +72,7 @@ def shaped(
     """Wait until the Deployment is there and as it should be."""
 
     def look() -> Object:
-        try:
-            found = plane.api.get(path(namespace))
-        except ApiError as error:
-            raise AssertionError(str(error)) from error
+        found = ours(plane, namespace)
         assert check(found), found["spec"]
         return found
 
@@ -60,7 +80,8 @@ def shaped(
 
 
 def gone(plane: ControlPlane, namespace: str, within: float = 30.0) -> None:
-    plane.wait(lambda: not plane.api.exists(path(namespace)), within, why="the placeholders' Deployment to be gone")
+    listed = partial(plane.api.list, deployments(namespace), labelSelector=OURS)
+    plane.wait(lambda: not listed(), within, why="the placeholders' Deployment to be gone")
 
 
 def pod(deployment: Object) -> Object:
@@ -96,8 +117,8 @@ def test_a_bad_value_is_said_and_changes_nothing(plane: ControlPlane, namespace:
     plane.wait(lambda: events(plane, namespace, "BadHeadroom"), why="an Event about the bad value")
     assert "'many'" in events(plane, namespace, "BadHeadroom")[0]
     assert "headroom is not as asked" in reconciler.said()
-    assert plane.api.get(path(namespace))["metadata"]["uid"] == before["metadata"]["uid"]
-    assert plane.api.get(path(namespace))["spec"]["replicas"] == 3
+    assert ours(plane, namespace)["metadata"]["uid"] == before["metadata"]["uid"]
+    assert ours(plane, namespace)["spec"]["replicas"] == 3
     annotate(plane, namespace, "4")
     shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 4, "a good value to be followed again")
 
@@ -151,7 +172,7 @@ def test_what_the_controller_adds_is_followed_too(plane: ControlPlane, namespace
 def test_whatever_somebody_changes_is_put_right(plane: ControlPlane, namespace: str, vandalism: dict[str, Any]) -> None:
     make(plane, namespace)
     good = shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "placeholders")
-    plane.api.patch(path(namespace), vandalism)
+    plane.api.patch(path(plane, namespace), vandalism)
 
     def right(found: Object) -> bool:
         ours = ("labels", "ownerReferences")
@@ -211,21 +232,153 @@ def test_a_pool_made_again_under_its_name_gets_placeholders_of_its_own(plane: Co
     )
 
 
+def deployment(name: str, labels: dict[str, str], **spec: Any) -> Object:
+    container = {"name": "c", "image": "registry.example/c"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    return {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "template": template, **spec}}
+
+
 @pytest.mark.usefixtures("reconciler")
-def test_a_deployment_of_our_name_that_is_not_ours_is_left_alone(plane: ControlPlane, namespace: str) -> None:
-    labels = {"app": "theirs"}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "registry.example/c"}]}}
-    theirs = {
-        "metadata": {"name": "web-headroom"},
-        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
-    }
-    made = plane.api.post(f"/apis/apps/v1/namespaces/{namespace}/deployments", theirs)
+def test_a_deployment_of_another_pool_that_is_called_like_ours_were_is_left_alone(
+    plane: ControlPlane, namespace: str
+) -> None:
+    """Where a pool's Deployment has the pool's own name, `web-headroom` may be another pool's."""
+    theirs = deployment("web-headroom", {"app": "theirs"}, replicas=0)
+    made = plane.api.post(deployments(namespace), theirs)
     make(plane, namespace)
-    plane.wait(lambda: events(plane, namespace, "HeadroomNameTaken"), why="an Event that the name is taken")
-    found = plane.api.get(path(namespace))
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "placeholders beside it")
+    found = plane.api.get(f"{deployments(namespace)}/web-headroom")
     assert (found["metadata"]["uid"], found["spec"]) == (made["metadata"]["uid"], made["spec"])
-    plane.api.delete(path(namespace))
-    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "ours, once the name is free")
+    assert events(plane, namespace, "HeadroomNameTaken") == []
+
+
+def test_placeholders_under_their_old_name_are_taken_over_without_losing_one(
+    plane: ControlPlane, namespace: str, reconciler: Reconciler
+) -> None:
+    make(plane, namespace)
+    now = shaped(plane, namespace, lambda found: found["status"].get("updatedReplicas") == 3, "placeholders")
+    before = {pod["metadata"]["uid"] for pod in placeholders(plane, namespace)}
+    reconciler.stop()
+    # As an earlier version left it: its ReplicaSet under a Deployment that is called `web-headroom`.
+    plane.api.delete(path(plane, namespace), {"propagationPolicy": "Orphan"})
+    gone(plane, namespace)
+    meta = {key: now["metadata"][key] for key in ("labels", "ownerReferences")}
+    plane.api.post(deployments(namespace), {"metadata": {"name": "web-headroom", **meta}, "spec": now["spec"]})
+    shaped(plane, namespace, lambda found: found.get("status", {}).get("updatedReplicas") == 3, "the old one")
+    assert {pod["metadata"]["uid"] for pod in placeholders(plane, namespace)} == before
+    reconciler.start()
+    renamed = now["metadata"]["name"]
+    shaped(
+        plane,
+        namespace,
+        lambda found: found["metadata"]["name"] == renamed and found.get("status", {}).get("updatedReplicas") == 3,
+        "the placeholders under their new name",
+    )
+    assert {pod["metadata"]["uid"] for pod in placeholders(plane, namespace)} == before, "the very same pods"
+
+
+@pytest.mark.usefixtures("reconciler")
+def test_headroom_is_also_a_label_and_a_percentage_of_the_replicas(plane: ControlPlane, namespace: str) -> None:
+    substrate.pool(plane, namespace, "web", resources=ATEOM)
+    plane.api.patch(pool_path(namespace, "web"), {"metadata": {"labels": {names.HEADROOM_ANNOTATION: "2"}}})
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 2, "what the label says")
+    annotate(plane, namespace, "20%")
+    gone(plane, namespace, SECONDS)
+    substrate.scale(plane, namespace, "web", 6)
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 2, "a fifth of six, rounded up", SECONDS)
+
+
+@pytest.mark.usefixtures("reconciler")
+def test_the_shape_is_that_of_the_deployment_that_the_pool_controls_whatever_it_is_called(
+    plane: ControlPlane, namespace: str
+) -> None:
+    uid = make(plane, namespace)
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "placeholders")
+    owner = {"apiVersion": "ate.dev/v1alpha1", "kind": "WorkerPool", "name": "web", "uid": uid}
+    other = deployment("aaa", {"app": "other"}, replicas=0)
+    other["metadata"]["ownerReferences"] = [owner]
+    other["spec"]["template"]["spec"]["nodeSelector"] = {"wrong": "one"}
+    plane.api.post(deployments(namespace), other)
+    annotate(plane, namespace, "4")
+    made = shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 4, "a change to be followed")
+    assert "nodeSelector" not in pod(made)
+
+
+@pytest.mark.usefixtures("reconciler")
+def test_what_a_limit_range_gives_to_ateoms_is_held_for_them(
+    plane: ControlPlane, namespace: str, nodes: Callable[..., list[str]]
+) -> None:
+    limits = {"limits": [{"type": "Container", "defaultRequest": {"cpu": "2", "memory": "1Gi"}}]}
+    plane.api.post(f"/api/v1/namespaces/{namespace}/limitranges", {"metadata": {"name": "defaults"}, "spec": limits})
+    make(plane, namespace, resources=None)
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "placeholders")
+    substrate.scale(plane, namespace, "web", 1)
+    wanted = {"cpu": "2", "memory": "1Gi"}
+    shaped(
+        plane,
+        namespace,
+        lambda found: pod(found)["containers"][0]["resources"]["requests"] == wanted,
+        "what the first ateom was given",
+    )
+
+
+@pytest.mark.usefixtures("reconciler")
+def test_placeholders_give_way_to_ateoms_that_a_quota_keeps_from_being_made(
+    plane: ControlPlane, namespace: str
+) -> None:
+    plane.api.post(
+        f"/api/v1/namespaces/{namespace}/resourcequotas",
+        {"metadata": {"name": "six"}, "spec": {"hard": {"pods": "6"}}},
+    )
+    make(plane, namespace, "4")
+    plane.wait(lambda: len(placeholders(plane, namespace)) == 4, why="four placeholders")
+    substrate.scale(plane, namespace, "web", 6)
+    selector = {"labelSelector": f"{names.POOL_LABEL}=web"}
+    plane.wait(
+        lambda: len(plane.api.list(f"/api/v1/namespaces/{namespace}/pods", **selector)) == 6,
+        timeout=60,
+        why="all six ateoms",
+    )
+    plane.wait(lambda: events(plane, namespace, "HeadroomOverQuota"), why="an Event that says so")
+
+
+@pytest.mark.usefixtures("reconciler")
+def test_a_pool_whose_ateoms_wait_for_no_node_that_there_is_has_no_placeholders(
+    plane: ControlPlane, namespace: str, nodes: Callable[..., list[str]]
+) -> None:
+    """Its ateoms are kept as a reserve, and its placeholders would only make the cluster grow."""
+    only = {"version": namespace}
+    nodes(1)
+    make(plane, namespace, nodeSelector=only)
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "headroom from nothing, before any ateom")
+    substrate.scale(plane, namespace, "web", 2)
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 0, "none while the ateoms wait in vain")
+    (node,) = nodes(1)
+    plane.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": only}})
+    shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "headroom, now that a node will do")
+
+
+@pytest.mark.usefixtures("reconciler")
+def test_placeholders_that_wait_are_replaced_first_and_all_of_them(
+    plane: ControlPlane, namespace: str, nodes: Callable[..., list[str]]
+) -> None:
+    """Five, of which three fit; the new shape is larger, so that one fits."""
+    only = {"room": namespace}
+    (node,) = nodes(1, cpu="4")
+    plane.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": only}})
+    small, large = ({"requests": {"cpu": cpu, "memory": "64Mi"}} for cpu in ("1200m", "3"))
+    make(plane, namespace, "5", nodeSelector=only, resources=small)
+    plane.wait(
+        lambda: sum("nodeName" in one["spec"] for one in placeholders(plane, namespace)) == 3, why="three that fit"
+    )
+    plane.api.patch(pool_path(namespace, "web"), {"spec": {"template": {"resources": large}}})
+
+    def replaced() -> bool:
+        asked = [one["spec"]["containers"][0]["resources"]["requests"]["cpu"] for one in placeholders(plane, namespace)]
+        assert asked == ["3"] * 5, asked
+        return True
+
+    plane.wait(replaced, timeout=60, why="one generation of placeholders")
 
 
 @contextlib.contextmanager

@@ -91,8 +91,8 @@ VIOLATIONS: list[tuple[str, str, Any, str]] = [
     ("metadata", "name", "web", "no Deployment but those of its placeholders"),
     ("labels of the Deployment", "ateplace.ate.dev/placeholder", None, "no Deployment but those of its placeholders"),
     ("labels of the Deployment", "ateplace.ate.dev/placeholder", "x", "no Deployment but those of its placeholders"),
-    ("labels of the Deployment", "ate.dev/worker-pool-uid", None, OWNED),
-    ("labels of the Deployment", "ate.dev/worker-pool-uid", "x", OWNED),
+    ("labels of the Deployment", "ate.dev/worker-pool-uid", None, "no Deployment but those of its placeholders"),
+    ("labels of the Deployment", "ate.dev/worker-pool-uid", "x", "no Deployment but those of its placeholders"),
     ("template", "finalizers", ["example.com/x"], "no annotation but"),
     ("labels", "k8s-app", "kube-dns", LABELS),
     ("labels", "ate.dev/worker-pool", "web", LABELS),
@@ -271,7 +271,11 @@ def test_an_update_is_held_to_the_same_rules(plane: ControlPlane, leader: Api, n
     del found["metadata"]["resourceVersion"]  # controllers write its status meanwhile
 
     def put(meta: Object, spec: Object) -> None:
-        leader.put(f"{path}/web-headroom", {**found, "metadata": found["metadata"] | meta, "spec": spec}, dryRun="All")
+        leader.put(
+            f"{path}/{found['metadata']['name']}",
+            {**found, "metadata": found["metadata"] | meta, "spec": spec},
+            dryRun="All",
+        )
 
     owners = {"ownerReferences": good["metadata"]["ownerReferences"]}
     with pytest.raises(ApiError, match="nothing of the host's"):

@@ -116,7 +116,9 @@ def test_orphaned_placeholders_are_not_waited_for(plane: ControlPlane, namespace
     path = f"/api/v1/namespaces/{namespace}/pods"
     plane.wait(lambda: len(plane.api.list(path)) == 2, why="two placeholders")
     reconciler.stop()
-    deployment = f"/apis/apps/v1/namespaces/{namespace}/deployments/web-headroom"
+    deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    (placeholders,) = plane.api.list(deployments, labelSelector=names.PLACEHOLDER_LABEL)
+    deployment = f"{deployments}/{placeholders['metadata']['name']}"
     plane.api.delete(deployment, {"propagationPolicy": "Orphan"})
     plane.wait(lambda: not plane.api.exists(deployment), why="the placeholders' Deployment to go")
     substrate.delete(plane, namespace, "web")

@@ -5,7 +5,7 @@ from prometheus_client import generate_latest
 
 from ateplace import names
 from ateplace.cluster.ledger import Ledger
-from ateplace.cluster.records import PodRecord, pod_record
+from ateplace.cluster.records import PodRecord, PoolRecord, pod_record, pool_record
 from ateplace.cluster.resources import shape
 from ateplace.kube.objects import (
     Condition,
@@ -16,6 +16,7 @@ from ateplace.kube.objects import (
     PodSpec,
     PodStatus,
     Terminated,
+    WorkerPool,
 )
 from ateplace.process import metrics
 from ateplace.settings import Headroom
@@ -38,28 +39,70 @@ from tests.unit import cluster
     ],
 )
 def test_a_number_is_taken_as_it_is(annotation: str, settings: Headroom, expected: int) -> None:
-    assert quota(annotation, 7, settings) == Quota(expected)
+    assert quota(annotation, 7, 12, settings) == Quota(expected)
 
 
-@pytest.mark.parametrize("annotation", ["-1", "1001", "99999", "1.5", "five", " 5", "5 ", "٥", "1e2", "0x5", "true"])
+@pytest.mark.parametrize(
+    ("asked", "replicas", "expected"),
+    [("20%", 12, 3), ("20percent", 12, 3), ("20%", 10, 2), ("0%", 10, 0), ("20%", 0, 0), ("150%", 3, 5), ("1%", 1, 1)],
+)
+def test_a_percentage_is_one_of_the_replicas_rounded_up(asked: str, replicas: int, expected: int) -> None:
+    assert quota(asked, 7, replicas, Headroom()) == Quota(expected)
+
+
+def test_the_annotation_wins_over_the_label_of_the_same_key() -> None:
+    """Labels are copied when a pool is cloned, annotations are not."""
+
+    def pool(labels: dict[str, str], annotations: dict[str, str]) -> PoolRecord:
+        return pool_record(WorkerPool(Metadata(name="web", uid="u1", labels=labels, annotations=annotations)))
+
+    key, warm = names.HEADROOM_ANNOTATION, names.HEADROOM_WARM_ANNOTATION
+    assert pool({key: "5"}, {}).headroom == "5"
+    assert pool({key: "5"}, {key: "8"}).headroom == "8"
+    assert (pool({}, {}).headroom, pool({}, {}).warm) == ("", True)
+    assert not pool({warm: "false"}, {}).warm
+    assert pool({warm: "false"}, {warm: "true"}).warm
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        "%",
+        "5 %",
+        "-5%",
+        "1001%",
+        "5percents",
+        "-1",
+        "1001",
+        "99999",
+        "1.5",
+        "five",
+        " 5",
+        "5 ",
+        "٥",
+        "1e2",
+        "0x5",
+        "true",
+    ],
+)
 def test_a_bad_value_changes_nothing_and_is_said(annotation: str) -> None:
-    asked = quota(annotation, 7, Headroom(default=3))
+    asked = quota(annotation, 7, 12, Headroom(default=3))
     assert (asked.count, asked.reason) == (7, "BadHeadroom")
     assert repr(annotation) in asked.message
 
 
 def test_a_bad_value_does_not_get_around_the_cap() -> None:
-    asked = quota("many", 50, Headroom(cap=20))
+    asked = quota("many", 50, 12, Headroom(cap=20))
     assert (asked.count, asked.reason) == (20, "BadHeadroom")
     assert "stays at 20" in asked.message
 
 
 def test_a_very_long_bad_value_is_not_repeated_in_full() -> None:
-    assert len(quota("9" * 100_000, 0, Headroom()).message) < 300
+    assert len(quota("9" * 100_000, 0, 12, Headroom()).message) < 300
 
 
 def test_the_cap_wins_and_is_said() -> None:
-    asked = quota("50", 0, Headroom(cap=20))
+    asked = quota("50", 0, 12, Headroom(cap=20))
     assert (asked.count, asked.reason) == (20, "HeadroomCapped")
     assert "at most 20" in asked.message
 

@@ -46,7 +46,8 @@ def test_our_labels_in_another_namespace_do_not_stop_a_pools_headroom(tmp_path: 
     async def main() -> None:
         ledger = Ledger()
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
-            view = cast("View", SimpleNamespace(ledger=ledger))
+            ateoms = SimpleNamespace(store={})
+            view = cast("View", SimpleNamespace(ledger=ledger, ateoms=ateoms, follow_pods=lambda _: None))
             headroom = Headroom(kube, view, Settings(), Events(kube, "test"))
             ledger.pool_seen(structs.replace(cluster.pool("A"), namespace="ns", name="pool", headroom="2"), 0.0)
             for one in (

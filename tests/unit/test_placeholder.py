@@ -17,8 +17,10 @@ from reconciler.headroom.placeholder import (
     deployment,
     deployment_record,
     mould,
+    name_of,
     without_prepull,
 )
+from tests.unit import cluster
 
 SETTINGS = Settings()
 GIB = 1 << 30
@@ -44,7 +46,7 @@ def pod_of(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def make(spec: dict[str, Any], settings: Settings = SETTINGS, *, prepull: bool = True) -> dict[str, Any]:
-    return deployment(pool(), mould(spec), 5, settings, prepull=prepull)
+    return deployment(pool(), mould(spec, settings.webhook), 5, settings, prepull=prepull)
 
 
 def test_the_whole_deployment_for_a_plain_pool() -> None:
@@ -53,7 +55,7 @@ def test_the_whole_deployment_for_a_plain_pool() -> None:
         apiVersion: apps/v1
         kind: Deployment
         metadata:
-          name: web-headroom
+          name: web-headroom-u1-ateplace-placeholders
           namespace: ns
           labels: &labels
             ateplace.ate.dev/placeholder: web
@@ -105,10 +107,12 @@ def test_the_whole_deployment_for_a_plain_pool() -> None:
     ("resources", "expected"),
     [
         ({"requests": {"cpu": "2", "memory": "512Mi"}}, {"cpu": "2000m", "memory": "512Mi"}),
-        ({"limits": {"cpu": "2", "memory": "1000"}}, {"cpu": "2000m", "memory": "1000"}),
+        ({"limits": {"cpu": "2", "memory": "20000000"}}, {"cpu": "2000m", "memory": "20000000"}),
         ({"requests": {"cpu": "1"}, "limits": {"cpu": "2", "memory": "1Gi"}}, {"cpu": "1000m", "memory": "1024Mi"}),
-        ({"requests": {"memory": "1Gi"}}, {"memory": "1024Mi"}),
-        ({"requests": {"cpu": "1", "nvidia.com/gpu": "2"}}, {"cpu": "1000m", "nvidia.com/gpu": "2"}),
+        ({"requests": {"memory": "1Gi"}}, {"cpu": "10m", "memory": "1024Mi"}),
+        ({"requests": {"cpu": "500m"}}, {"cpu": "500m", "memory": "16Mi"}),
+        ({"requests": {"cpu": "1m", "memory": "1Mi"}}, {"cpu": "10m", "memory": "16Mi"}),
+        ({"requests": {"cpu": "1", "nvidia.com/gpu": "2"}}, {"cpu": "1000m", "memory": "16Mi", "nvidia.com/gpu": "2"}),
         ({"requests": {"nvidia.com/gpu": "1"}}, {"nvidia.com/gpu": "1", "cpu": "500m", "memory": "512Mi"}),
         (None, {"cpu": "500m", "memory": "512Mi"}),
     ],
@@ -124,15 +128,15 @@ def test_all_containers_count_as_the_scheduler_counts_them() -> None:
     spec["initContainers"] = [{"name": "big", "resources": {"requests": {"memory": "3Gi"}}}]
     spec["overhead"] = {"cpu": "7"}
     spec["runtimeClassName"] = "kata"
-    assert mould(spec).requests == (("cpu", 1500), ("memory", 3 * GIB))
+    assert mould(spec, Webhook()).requests == (("cpu", 1500), ("memory", 3 * GIB))
     assert pod_of(make(spec))["runtimeClassName"] == "kata"
 
 
 def test_what_a_pool_without_requests_gets_is_a_setting() -> None:
     settings = Settings(headroom=Headroom(cpu="2", memory="4Gi"))
     assert pod_of(make(live(), settings))["containers"][0]["resources"]["requests"] == {"cpu": "2", "memory": "4Gi"}
-    assert not mould(live()).reserves
-    assert mould(live({"requests": {"cpu": "1m"}})).reserves
+    assert not mould(live(), Webhook()).reserves
+    assert mould(live({"requests": {"cpu": "1m"}}), Webhook()).reserves
 
 
 def test_where_ateoms_may_go_placeholders_may_go() -> None:
@@ -224,7 +228,7 @@ def test_the_gating_resource_brings_placeholders_to_the_extender_as_well() -> No
 
 def record(made: dict[str, Any], **metadata: Any) -> DeploymentRecord | None:
     made = made | {"metadata": made["metadata"] | metadata}
-    return deployment_record(msgspec.json.decode(msgspec.json.encode(made), type=Deployment))
+    return deployment_record(msgspec.json.decode(msgspec.json.encode(made), type=Deployment), Webhook())
 
 
 def test_of_all_deployments_only_pools_and_ours_are_kept() -> None:
@@ -233,7 +237,7 @@ def test_of_all_deployments_only_pools_and_ours_are_kept() -> None:
     kept = record(theirs, uid="d1", generation=2)
     assert kept is not None
     assert (kept.pool_uid, kept.ours, kept.replicas) == ("u1", False, 3)
-    assert kept.mould == Mould((("cpu", 1000),), image="i")
+    assert kept.mould == Mould((("cpu", 1000), ("memory", 16 << 20)), fixed=frozenset({"cpu"}), image="i")
     ours = record(make(live()), uid="d2", generation=7)
     assert ours is not None
     assert (ours.pool_uid, ours.ours, ours.owned, ours.generation, ours.mould) == ("u1", True, True, 7, None)
@@ -241,6 +245,65 @@ def test_of_all_deployments_only_pools_and_ours_are_kept() -> None:
     assert orphaned is not None
     assert (orphaned.ours, orphaned.owned) == (True, False)
     assert record(theirs, ownerReferences=[{"kind": "Other", "uid": "x"}]) is None
+    foreign = {"apiVersion": "example.com/v1", "kind": "WorkerPool", "uid": "u1", "controller": True}
+    assert record(theirs, ownerReferences=[foreign]) is None
+
+
+def test_the_name_of_placeholders_is_no_working_pools_name() -> None:
+    """Where a pool's Deployment has the pool's name, each of its ateoms has that as a label."""
+    shortest = name_of("a", "00000000-0000-0000-0000-000000000000")
+    assert 63 < len(shortest) <= 253 and len(name_of("a" * 63, "0" * 36)) <= 253
+
+
+def test_placeholders_under_their_old_name_are_ours_too() -> None:
+    kept = record(make(live()), name="web-headroom")
+    assert kept is not None
+    assert (kept.ours, kept.old, kept.pool_uid) == (True, True, "u1")
+    now = record(make(live()))
+    assert now is not None
+    assert (now.ours, now.old) == (True, False)
+
+
+def test_what_a_template_leaves_open_is_read_off_live_ateoms() -> None:
+    shape = mould(live({"requests": {"cpu": "500m"}}), Webhook())
+    live_ones = [(("cpu", 4000), ("memory", GIB)), (("memory", GIB // 2),)]
+    assert shape.filled_in(live_ones).requests == (("cpu", 500), ("memory", GIB)), "the template says how much CPU"
+    nothing = mould(live(), Webhook())
+    assert not nothing.filled_in([(("cpu", 10), ("memory", 16 << 20))]).reserves, "that is our own init container"
+    filled = nothing.filled_in([(("cpu", 2000), ("memory", GIB))])
+    assert (filled.reserves, filled.requests) == (True, (("cpu", 2000), ("memory", GIB)))
+
+
+@pytest.mark.parametrize(
+    ("template", "labels", "goes"),
+    [
+        ({}, {}, True),
+        ({"nodeSelector": {"version": "1"}}, {"version": "1"}, True),
+        ({"nodeSelector": {"version": "1"}}, {"version": "2"}, False),
+        ({"nodeAffinity": {}}, {"version": "2"}, True),
+        ({"required": "1"}, {"version": "1"}, True),
+        ({"required": "1"}, {"version": "2"}, False),
+    ],
+)
+def test_whether_a_node_may_take_an_ateom(template: dict[str, Any], labels: dict[str, str], goes: bool) -> None:
+    if wanted := template.pop("required", ""):
+        term = {"matchExpressions": [{"key": "version", "operator": "In", "values": [wanted]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        template = {"nodeAffinity": required}
+    assert mould(live(**template), Webhook()).goes_to(cluster.node("n1", labels=labels)) is goes
+
+
+@pytest.mark.parametrize(
+    ("message", "starved"),
+    [('pods "x" is forbidden: exceeded quota: q, requested: pods=1', 4), ("denied by somebody's webhook", 0)],
+)
+def test_a_deployment_says_how_many_pods_a_quota_keeps_from_it(message: str, starved: int) -> None:
+    spec = {"replicas": 6, "ateomImage": "i"}
+    theirs = substrate.deployment({"metadata": {"name": "web", "namespace": "ns", "uid": "u1"}, "spec": spec})
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
+    kept = record(theirs | {"status": {"replicas": 2, "conditions": [failure]}})
+    assert kept is not None
+    assert kept.starved == starved
 
 
 @pytest.mark.parametrize(
