@@ -257,7 +257,7 @@ def test_every_alert_asks_for_what_there_is_and_says_what_to_do() -> None:
         assert complaints(rule["expr"]) == [], rule["alert"]
         assert rule["labels"]["severity"] in {"warning", "critical"} and rule["annotations"]["summary"]
         assert rule["alert"] in headings
-        assert rule["annotations"]["runbook"] == f"docs/operations.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == f"docs/operations.md#{rule['alert'].lower()}"
 
 
 def test_every_panel_of_the_dashboard_asks_for_what_there_is() -> None:
