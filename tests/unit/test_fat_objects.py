@@ -14,6 +14,7 @@ from ateplace import names
 from ateplace.cluster.records import node_record, pod_record, pool_record
 from ateplace.cluster.resources import NAMES, amounts, shape
 from ateplace.kube.objects import Node, PodSpec, WorkerPool
+from ateplace.settings import Webhook
 from reconciler.headroom.placeholder import Deployment, deployment_record
 from tests.unit.objects import node, pod, pool
 
@@ -150,15 +151,15 @@ def test_of_a_deployment_nothing_is_kept_that_is_longer_than_any_use() -> None:
         body = {
             "metadata": {
                 "name": "d",
-                "ownerReferences": [{"kind": names.POOL_KIND, "uid": "u1"}],
+                "ownerReferences": [{"apiVersion": "ate.dev/v1alpha1", "kind": names.POOL_KIND, "uid": "u1"}],
                 "labels": {f"l{each}": "x" for each in range(labels)},
             },
             "spec": {"template": {"spec": spec}},
         }
         return msgspec.json.decode(json.dumps(body), type=Deployment)
 
-    fits, too_much = deployment_record(deployment(10, 10)), deployment_record(deployment(2_000))
+    fits, too_much = (deployment_record(deployment(*size), Webhook()) for size in ((10, 10), (2_000,)))
     assert fits is not None and fits.mould is not None
     assert too_much is not None and too_much.mould is None
     with pytest.raises(ValueError, match="are not taken"):
-        deployment_record(deployment(labels=100))
+        deployment_record(deployment(labels=100), Webhook())
