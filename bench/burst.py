@@ -273,7 +273,7 @@ def main() -> int:
             substrate.install(plane, controller=False)
             atelet = {"name": "atelet", "resources": {"requests": {"cpu": f"{ATELET_CPU}m"}}}
             spec = {"spec": {"template": {"spec": {"containers": [atelet]}}}}
-            plane.api.patch("/apis/apps/v1/namespaces/ate-system/daemonsets/atelet", spec, kind="strategic")
+            plane.api.patch(substrate.daemonset(plane), spec, kind="strategic")
             plane.add_nodes(nodes, cpu=str(NODE_CPU // 1000))
             webhooks.install_access(plane)
             with Scheduling(plane, **settings) as rig, webhooks.webhook(plane) as webhook:

@@ -151,7 +151,7 @@ class Bench:
 
     def delay_atelet(self, seconds: float) -> None:
         note = {"metadata": {"annotations": {START_DELAY: f"{seconds:g}s"}}}
-        path = "/apis/apps/v1/namespaces/ate-system/daemonsets/atelet"
+        path = substrate.daemonset(self.plane)
         self.plane.api.patch(path, {"spec": {"template": note}})
 
     def picture(self) -> None:

@@ -157,7 +157,7 @@ def idle(us: Us, seconds: float) -> dict[str, float]:
 
 def bench(options: argparse.Namespace) -> dict[str, float | list[float]]:
     with ControlPlane(scheduler=False) as plane:
-        plane.define(substrate.MANIFESTS / "workerpool-crd.yaml")
+        plane.define(substrate.MANIFESTS / "new" / "workerpool-crd.yaml")
         plane.api.post("/api/v1/namespaces", {"metadata": {"name": names.NAMESPACE}})
         this = Crowd(plane, plane.add_nodes(options.nodes), options.pools)
 

@@ -19,6 +19,7 @@ from ateplace.cluster.resources import amounts
 from local.api import Api, ApiError
 from local.kubeconfig import connect
 from local.scaling import GROUP_LABEL, TAINT, Load, Machine, Since, grow, load, machine, shrink, waiting
+from local.substrate import VERSION, VERSION_LABEL
 
 POLL_SECONDS: Final = 0.25
 
@@ -31,7 +32,7 @@ class Autoscaler:
     ) -> None:
         self._api = api
         self._room = {"cpu": cpu, "memory": memory, "pods": str(pods), "ephemeral-storage": "100Gi"}
-        self._template = Machine("", amounts(self._room), {GROUP_LABEL: prefix}, group=True)
+        self._template = Machine("", amounts(self._room), {GROUP_LABEL: prefix, VERSION_LABEL: VERSION}, group=True)
         self._delay, self._idle, self._most = delay, idle, most
         self._prefix = prefix
         self._waiting, self._unneeded = Since(), Since()

@@ -1,7 +1,10 @@
 """`python -m local.controller KUBECONFIG`: the stand-in for Agent Substrate's controller.
 
-Turns every WorkerPool into its Deployment by server-side apply, and copies the ready replicas into its status. As
-upstream, it does nothing on a WorkerPool's deletion.
+Turns every WorkerPool into its Deployment by server-side apply, and copies its replicas into its status. As upstream,
+it does nothing on a WorkerPool's deletion.
+
+It also stands in for what atelet and the kubelets do together: a Node with `local.ateplace/kvm: N` advertises N units
+of `ate.dev/kvm` while an atelet is Ready there, and none afterwards.
 """
 
 import contextlib
@@ -9,16 +12,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import httpx
 
 from local.api import Api, ApiError, Object
+from local.burst import is_ready
 from local.kubeconfig import connect
-from local.substrate import deployment
+from local.substrate import KVM, KVM_LABEL, deployment
 
 ALL_POOLS = "/apis/ate.dev/v1alpha1/workerpools"
 ALL_DEPLOYMENTS = "/apis/apps/v1/deployments"
+ATELETS = "/api/v1/namespaces/ate-system/pods"
 
 
 def apply(api: Api, pool: Object) -> None:
@@ -37,10 +43,29 @@ def report(api: Api, deployed: Object) -> None:
     for owner in meta.get("ownerReferences", ()):
         if owner["kind"] == "WorkerPool" and owner.get("controller"):
             path = f"/apis/ate.dev/v1alpha1/namespaces/{meta['namespace']}/workerpools/{owner['name']}/status"
-            api.patch(path, {"status": {"replicas": deployed.get("status", {}).get("replicas", 0)}})
+            found = deployed.get("status", {})
+            selector = f"ate.dev/worker-pool={owner['name']}"
+            counts = {"replicas": found.get("replicas", 0), "readyReplicas": found.get("readyReplicas", 0)}
+            api.patch(path, {"status": {**counts, "selector": selector}})
 
 
-def follow(api: Api, path: str, act: Callable[[Api, Object], None]) -> None:
+def advertise(api: Api, pod: Object) -> None:
+    """What a node's kubelet says of `ate.dev/kvm`, after a change of an atelet there."""
+    name = pod["spec"].get("nodeName")
+    if not name or pod["metadata"].get("labels", {}).get("app") != "atelet":
+        return
+    node = api.get(f"/api/v1/nodes/{name}")
+    units = node["metadata"].get("labels", {}).get(KVM_LABEL, "")
+    if not units:
+        return
+    there = api.list(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", fieldSelector=f"spec.nodeName={name}")
+    serving = any(is_ready(one) and "deletionTimestamp" not in one["metadata"] for one in there)
+    known = node["status"].get("allocatable", {}).get(KVM)
+    if known != (said := units if serving else "0") and (serving or known):
+        api.patch(f"/api/v1/nodes/{name}/status", {"status": {"capacity": {KVM: said}, "allocatable": {KVM: said}}})
+
+
+def follow(api: Api, path: str, act: Callable[[Api, Object], None], *, deleted: bool = False) -> None:
     """List, then watch, for ever; a restart of the API server is waited out, and what was refused is tried again."""
     while True:
         with contextlib.suppress(httpx.HTTPError, ApiError, KeyError):
@@ -53,7 +78,7 @@ def follow(api: Api, path: str, act: Callable[[Api, Object], None]) -> None:
                 for event in events:
                     if event["type"] == "ERROR":
                         break
-                    if event["type"] != "DELETED" and not _try(api, event["object"], act):
+                    if (event["type"] != "DELETED" or deleted) and not _try(api, event["object"], act):
                         break
         time.sleep(0.2)
 
@@ -74,6 +99,8 @@ def main() -> None:
     """Follow pools and their Deployments until we are stopped."""
     kubeconfig = Path(sys.argv[1])
     threading.Thread(target=follow, args=(connect(kubeconfig), ALL_DEPLOYMENTS, report), daemon=True).start()
+    devices = partial(follow, connect(kubeconfig), ATELETS, advertise, deleted=True)
+    threading.Thread(target=devices, daemon=True).start()
     follow(connect(kubeconfig), ALL_POOLS, apply)
 
 

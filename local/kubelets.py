@@ -4,6 +4,7 @@ Pods start after a delay and turn Ready; deleted ones go at once. Two annotation
 DaemonSet's template, for all of its pods):
 
     local.ateplace/start-delay: 5s          the pod takes that long to become Ready
+    local.ateplace/stop-delay: 5s           deleted, it takes that long to go
     local.ateplace/hold: unready            it runs, but never becomes Ready
     local.ateplace/hold: crashloop          its containers are in CrashLoopBackOff
     local.ateplace/hold: terminating        deleted, it stays Terminating
@@ -18,6 +19,7 @@ import yaml
 
 HOLD = "local.ateplace/hold"
 START_DELAY = "local.ateplace/start-delay"
+STOP_DELAY = "local.ateplace/stop-delay"
 
 _ADDRESSES = """
 {{ $host := NodeIPsWith .spec.nodeName }}
@@ -85,6 +87,9 @@ def _stage(name: str, kind: str, where: list[dict[str, Any]], then: dict[str, An
     if kind == "Pod" and "statusTemplate" in then:
         own = {"expressionFrom": f'.metadata.annotations["{START_DELAY}"]'}
         spec["delay"] = {"durationMilliseconds": delay, "durationFrom": own}
+    elif then.get("delete"):
+        own = {"expressionFrom": f'.metadata.annotations["{STOP_DELAY}"]'}
+        spec["delay"] = {"durationMilliseconds": 0, "durationFrom": own}
     elif delay:
         spec["delay"] = {"durationMilliseconds": delay, "jitterDurationMilliseconds": delay * 5 // 4}
     return {

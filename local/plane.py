@@ -50,6 +50,8 @@ class ControlPlane:
         self._exits = contextlib.ExitStack()
         self._audit = audit
         self._pids: dict[str, int] = {}
+        self.node_labels: dict[str, str] = {}
+        """What every node that is made from now on carries, as a cloud's node group would have it."""
 
     def __enter__(self) -> "ControlPlane":
         with contextlib.ExitStack() as stack:
@@ -270,7 +272,7 @@ class ControlPlane:
         }
 
         def create(name: str) -> None:
-            own = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **(labels or {})}
+            own = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **self.node_labels, **(labels or {})}
             meta = {"name": name, "labels": own}
             status = {
                 "capacity": room,

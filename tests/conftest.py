@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from local import ControlPlane
+from local import ControlPlane, substrate
 from local.witness import Witness
 from tests import reconciling
 from tests.reconciling import Reconciler
@@ -24,10 +24,27 @@ settings.load_profile("same-examples")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests with the mark `both_shapes` run on a plane with each shape of Agent Substrate."""
+    if metafunc.definition.get_closest_marker("both_shapes") and "plane" in metafunc.fixturenames:
+        # None, not "new": the very plane that all other tests share.
+        metafunc.parametrize("plane", [None, "old"], ids=["new", "old"], indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The old shape last: it has a control plane of its own, and there is one at a time."""
+    items.sort(key=lambda item: isinstance(item, pytest.Function) and _plane(item) == "old")
+
+
+def _plane(item: pytest.Function) -> object:
+    return item.callspec.params.get("plane") if hasattr(item, "callspec") else None
+
+
 @pytest.fixture(scope="session")
-def plane() -> Iterator[ControlPlane]:
+def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """The shared control plane; it starts without nodes. Start one of your own only to hurt it."""
     with ControlPlane() as running:
+        substrate.use(running, substrate.SHAPES[getattr(request, "param", None) or "new"])
         yield running
 
 

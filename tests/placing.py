@@ -10,14 +10,13 @@ import msgspec
 from ateplace import names
 from ateplace.cluster.resources import CPU, MEMORY, requests, total
 from ateplace.kube.objects import PodSpec
-from local import ApiError, ControlPlane
+from local import ApiError, ControlPlane, substrate
 from local.api import Object
 from local.scheduling import pool_pod
 
 OWNER = "tests.example/owner"
 """On a test's nodes, with its namespace: pods of a test before may still be waiting, and must not come here."""
 ATELET = {"requests": {"cpu": "500m", "memory": "512Mi"}}
-DAEMONSET = "/apis/apps/v1/namespaces/ate-system/daemonsets/atelet"
 
 
 def ateom(pool: Object, name: str, **spec: Any) -> Object:
@@ -74,18 +73,19 @@ def claims(plane: ControlPlane, node: str) -> dict[str, str]:
 
 
 def patch_atelet(plane: ControlPlane, **spec: Any) -> None:
-    plane.api.patch(DAEMONSET, {"spec": {"template": {"spec": spec}}})
+    plane.api.patch(substrate.daemonset(plane), {"spec": {"template": {"spec": spec}}})
 
 
 @contextlib.contextmanager
 def atelet_with_requests(plane: ControlPlane) -> Iterator[None]:
-    """Half a CPU goes to atelet on every node, from `with` to its end."""
-    containers = plane.api.get(DAEMONSET)["spec"]["template"]["spec"]["containers"]
-    patch_atelet(plane, containers=[{**container, "resources": ATELET} for container in containers])
+    """Half a CPU goes to atelet on every node, without a sidecar, from `with` to its end."""
+    spec = plane.api.get(substrate.daemonset(plane))["spec"]["template"]["spec"]
+    containers = [{**container, "resources": ATELET} for container in spec["containers"]]
+    patch_atelet(plane, containers=containers, initContainers=None)
     try:
         yield
     finally:
-        patch_atelet(plane, containers=containers)
+        patch_atelet(plane, containers=spec["containers"], initContainers=spec.get("initContainers"))
 
 
 def ready_atelets(plane: ControlPlane, wanted: list[str]) -> None:

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from local import ControlPlane
+from local import ControlPlane, substrate
 from local.substrate import MANIFESTS
 from tests import third_party
 from tests.deploying import BASE, COMPONENTS, NAMESPACE, OVERLAYS, SECOND_SCHEDULER, assert_no_difference, compose
@@ -70,23 +71,26 @@ def test_a_component_is_accepted_on_top_of_the_default_installation(
     assert_no_difference(cluster, composed)
 
 
-def gate(cluster: ControlPlane) -> tuple[object, object]:
-    pod = cluster.api.get("/apis/apps/v1/namespaces/ate-system/daemonsets/atelet")["spec"]["template"]["spec"]
-    return pod.get("nodeSelector"), pod.get("priorityClassName")
-
-
-GATED = ({"ate.dev/atelet": "true"}, "system-node-critical")
+GATED = {
+    "atelet": ({"ate.dev/atelet": "true"}, "system-node-critical"),
+    "atelet-v1": ({"ate.dev/atelet": "true", "ate.dev/substrate-version": "v1"}, "ate-node-critical"),
+}
 
 
 def test_atelet_is_gated_by_the_components_in_the_kustomization_that_installs_it(
     cluster: ControlPlane, tmp_path: Path
 ) -> None:
-    (tmp_path / "atelet.yaml").write_text((MANIFESTS / "atelet.yaml").read_text())
-    composed = compose(
-        tmp_path, tmp_path / "atelet.yaml", components=(COMPONENTS["atelet-gate"], COMPONENTS["atelet-priority"])
-    )
+    """Both shapes at once: the class that Agent Substrate's own DaemonSet has is left as it is."""
+    for name in ("old", "new"):
+        manifest = (MANIFESTS / name / "atelet.yaml").read_text().replace("VERSION", "v1")
+        documents = [one for one in yaml.safe_load_all(manifest) if one["kind"] in {"DaemonSet", "PriorityClass"}]
+        (tmp_path / f"{name}.yaml").write_text(substrate.ungated(yaml.safe_dump_all(documents)))
+    cluster.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ate-system"}}])
+    components = (COMPONENTS["atelet-gate"], COMPONENTS["atelet-priority"])
+    composed = compose(tmp_path, tmp_path / "old.yaml", tmp_path / "new.yaml", components=components)
     apply(cluster, composed)
-    assert gate(cluster) == GATED
+    found = {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in cluster.api.list(substrate.DAEMONSETS)}
+    assert {name: (pod["nodeSelector"], pod.get("priorityClassName")) for name, pod in found.items()} == GATED
 
 
 def test_a_policy_of_ours_has_no_complaint_about_its_own_expressions(cluster: ControlPlane) -> None:

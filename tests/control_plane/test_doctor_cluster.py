@@ -34,7 +34,6 @@ STOPPED = 130
 """The exit code after Ctrl-C."""
 ROOM = {"requests": {"cpu": "500m", "memory": "512Mi"}}
 SYSTEM = f"/apis/apps/v1/namespaces/{names.NAMESPACE}"
-DAEMONSET = "/apis/apps/v1/namespaces/ate-system/daemonsets/atelet"
 SECRETS = f"/api/v1/namespaces/{names.NAMESPACE}/secrets"
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/ateplace"
@@ -78,8 +77,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A cluster of its own, because these tests break it."""
     with ControlPlane(nodes=4) as plane:
         substrate.install(plane)
-        critical = {"spec": {"template": {"spec": {"priorityClassName": "system-node-critical"}}}}
-        plane.api.patch(DAEMONSET, critical)
         overlay = compose(tmp_path_factory.mktemp("overlay"), OVERLAY, settings={LINGER_VARIABLE: str(LINGER)})
         installed = Installation(plane, overlay)
         installed.start()
@@ -279,21 +276,22 @@ def test_atelet_gate_a_daemonset_on_every_node(running: Running) -> None:
     def gate(value: str | None) -> Any:
         return {"spec": {"template": {"spec": {"nodeSelector": {names.NODE_LABEL: value}}}}}
 
-    with patched(running.plane, DAEMONSET, gate(None), gate("true")):
+    with patched(running.plane, substrate.daemonset(running.plane), gate(None), gate("true")):
         (only,) = running.trouble("atelet gate")
-        assert only.startswith("fail: atelet is not gated by ate.dev/atelet: it runs on ")
+        assert only.startswith("fail: atelet-v1 is not gated by ate.dev/atelet: it runs on ")
     running.plane.wait(lambda: not running.trouble("atelet gate"), why="the gate to be back")
 
 
-def test_atelet_taints_nodes_for_microvm_pools(running: Running) -> None:
-    taint = {"key": "ate.dev/sandboxClass", "value": "microvm", "effect": "NoSchedule"}
-    added = running.plane.add_nodes(1, "vm", labels={"ate.dev/sandboxClass": "microvm"}, taints=[taint])
-    substrate.pool(running.plane, "demo", "vm", 1, sandbox_class="microvm")
+def test_atelet_taints_nodes_that_a_pool_selects_and_atelet_does_not_tolerate(running: Running) -> None:
+    taint = {"key": "example.com/dedicated", "value": "vm", "effect": "NoSchedule"}
+    added = running.plane.add_nodes(1, "vm", labels={"dedicated": "vm"}, taints=[taint])
+    tolerations = [{"key": "example.com/dedicated", "operator": "Exists"}]
+    substrate.pool(running.plane, "demo", "vm", 1, nodeSelector={"dedicated": "vm"}, tolerations=tolerations)
     try:
         running.plane.wait(lambda: running.trouble("atelet taints"), why="the controller to make the Deployment")
         assert running.trouble("atelet taints") == [
             "fail: pool demo/vm: atelet cannot run on 1 of 1 nodes that it selects: "
-            "atelet does not tolerate the taint ate.dev/sandboxClass (1 nodes)"
+            "atelet does not tolerate the taint example.com/dedicated (1 nodes)"
         ]
         selector = f"{names.POOL_LABEL}=vm"
         pods = running.plane.wait(
@@ -309,7 +307,7 @@ def test_atelet_taints_nodes_for_microvm_pools(running: Running) -> None:
         told = running.plane.wait(refused, timeout=60, why="the extender to have refused the pod")
         assert told["decisions"][-1]["outcome"] == "refused all 1 nodes"
         assert told["decisions"][-1]["notes"] == [
-            f"1 node: atelet does not tolerate the taint ate.dev/sandboxClass ({added[0]})"
+            f"1 node: atelet does not tolerate the taint example.com/dedicated ({added[0]})"
         ]
         assert [one["level"] for one in told["findings"]] == ["ok", "ok", "fail"]
         assert "atelet does not tolerate the taint" in told["findings"][-1]["says"]

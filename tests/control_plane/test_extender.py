@@ -15,7 +15,6 @@ from local import ControlPlane, substrate
 from local.api import Object
 from local.scheduling import Scheduling, pool_pod
 from tests.placing import (
-    DAEMONSET,
     OWNER,
     atelet_with_requests,
     ateom,
@@ -98,10 +97,10 @@ def test_a_burst_packs_nodes_and_costs_one_patch_a_node(
 def test_the_reason_for_a_refusal_is_in_the_schedulers_event(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
 ) -> None:
-    nodes(2, taints=[{"key": "ate.dev/sandboxClass", "value": "microvm", "effect": "NoSchedule"}])
+    nodes(2, taints=[{"key": "example.com/dedicated", "value": "vm", "effect": "NoSchedule"}])
     pool = substrate.pool(plane, namespace, "vm")
     create(plane, [ateom(pool, "p", tolerations=[{"operator": "Exists"}])])
-    assert "2 atelet does not tolerate the taint ate.dev/sandboxClass" in message(plane, namespace, "p")
+    assert "2 atelet does not tolerate the taint example.com/dedicated" in message(plane, namespace, "p")
     said = rig.get(f"/explain?pod={namespace}/p")
     assert "refused all 2 nodes" in said and "does not tolerate" in said
 
@@ -160,14 +159,14 @@ def test_ateoms_stay_off_a_node_whose_atelet_crash_loops(
     assert where(plane, namespace, 1) == {"first": bad}
     ready_atelets(plane, [bad])
     try:
-        plane.hold("ate-system", "atelet", "crashloop")
+        plane.hold("ate-system", substrate.shape(plane).atelet, "crashloop")
         replace_atelet(plane, bad)
         plane.wait(lambda: reasons(plane, bad) == ["CrashLoopBackOff"], timeout=60, why="the new atelet to crash")
         until_refused(rig, pool, bad, why.CRASHING)
         create(plane, [ateom(pool, "last")])
         assert why.CRASHING in message(plane, namespace, "last")
     finally:
-        plane.hold("ate-system", "atelet", None)
+        plane.hold("ate-system", substrate.shape(plane).atelet, None)
     # The one that crashed keeps its node barred for a minute; one that never did is judged afresh.
     replace_atelet(plane, bad)
     where(plane, namespace, 2)
@@ -193,7 +192,7 @@ def replace_atelet(plane: ControlPlane, node: str) -> None:
     """
 
     def known() -> bool:
-        found = plane.api.get(DAEMONSET)
+        found = plane.api.get(substrate.daemonset(plane))
         return bool(found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"])
 
     plane.wait(known, timeout=60, why="the DaemonSet's controller to know the template")

@@ -121,17 +121,20 @@ def test_the_stand_in_controller_does_as_upstream_does(plane: ControlPlane, name
     substrate.install(plane, controller=False)
     substrate.start_controller(plane)
     made = substrate.pool(plane, namespace, "web", 2, sandbox_class="microvm", resources={"requests": {"cpu": "1"}})
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/web-deployment"
+    path = substrate.deployment_path(plane, namespace, "web")
     plane.wait(lambda: plane.api.exists(path), why="the pool's Deployment")
     deployed = plane.api.get(path)
     owner = deployed["metadata"]["ownerReferences"][0]
     assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (made["metadata"]["uid"], True, True)
     spec = deployed["spec"]["template"]["spec"]
     assert deployed["spec"]["template"]["metadata"]["labels"] == {"ate.dev/worker-pool": "web"}
-    assert spec["nodeSelector"] == {"ate.dev/sandboxClass": "microvm"}
+    assert "nodeSelector" not in spec
     assert spec["tolerations"][0]["key"] == "ate.dev/sandboxClass"
-    assert spec["containers"][0]["securityContext"]["privileged"] is True
-    assert spec["containers"][0]["resources"] == {"requests": {"cpu": "1"}}
+    assert "privileged" not in spec["containers"][0]["securityContext"]
+    assert spec["containers"][0]["resources"] == {
+        "requests": {"cpu": "1"},
+        "limits": {"ate.dev/kvm": "1"},
+    }
     assert "priorityClassName" not in spec
     substrate.scale(plane, namespace, "web", 3)
     plane.wait(lambda: plane.api.get(path)["spec"]["replicas"] == 3, why="the scale to be followed")

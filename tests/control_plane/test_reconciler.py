@@ -315,7 +315,7 @@ def test_a_claim_that_another_role_has_written_is_told_of_in_describe_too(
 
 
 def test_an_ateom_that_waits_for_atelet_too_long_is_told_why(plane: ControlPlane, namespace: str, node: str) -> None:
-    plane.hold("ate-system", "atelet", "crashloop")
+    plane.hold("ate-system", substrate.shape(plane).atelet, "crashloop")
     try:
         uid = pool(plane, namespace, "a")
         held = {"local.ateplace/hold": "unready"}
@@ -330,7 +330,7 @@ def test_an_ateom_that_waits_for_atelet_too_long_is_told_why(plane: ControlPlane
         plane.wait(told, why="an Event on the pod")
         plane.wait(lambda: "1 ateoms wait for atelet" in plane.kubectl("describe", "node", node), why="one on the node")
     finally:
-        plane.hold("ate-system", "atelet", None)
+        plane.hold("ate-system", substrate.shape(plane).atelet, None)
 
 
 def test_a_full_comparison_finds_nothing_that_events_missed(

@@ -18,7 +18,6 @@ from tests import reconciling
 from tests.reconciling import NODES, POOLS, ateom, ateplace, claims, held, pool_path
 
 Nodes = Callable[..., list[str]]
-DAEMONSET = "/apis/apps/v1/namespaces/ate-system/daemonsets/atelet"
 ATELETS = "/api/v1/namespaces/ate-system/pods"
 
 
@@ -26,9 +25,19 @@ ATELETS = "/api/v1/namespaces/ate-system/pods"
 def open_gate(plane: ControlPlane) -> Iterator[None]:
     """atelet on every node, as Agent Substrate has it; gated again afterwards."""
     with reconciling.agent_substrate(plane, controller=False):
-        plane.api.patch(DAEMONSET, {"spec": {"template": {"spec": {"nodeSelector": None}}}})
+        set_gate(plane, None)
         yield
-        plane.api.patch(DAEMONSET, {"spec": {"template": {"spec": {"nodeSelector": {names.NODE_LABEL: "true"}}}}})
+        set_gate(plane, "true")
+
+
+def set_gate(plane: ControlPlane, value: str | None) -> None:
+    selector = {"nodeSelector": {names.NODE_LABEL: value}}
+    plane.api.patch(substrate.daemonset(plane), {"spec": {"template": {"spec": selector}}})
+
+
+def gated(plane: ControlPlane) -> bool:
+    spec = plane.api.get(substrate.daemonset(plane))["spec"]["template"]["spec"]
+    return names.NODE_LABEL in spec.get("nodeSelector", {})
 
 
 def atelets(plane: ControlPlane, nodes: list[str]) -> dict[str, str]:
@@ -90,7 +99,7 @@ def test_a_running_cluster_is_migrated_without_an_ateom_losing_its_atelet(
     ateom(plane, namespace, "ghost", "", used[9])
     plane.wait(lambda: len(atelets(plane, everywhere)) == 20, why="atelet everywhere")
     before = atelets(plane, used)
-    strategy = plane.api.get(DAEMONSET)["spec"]["updateStrategy"]
+    strategy = plane.api.get(substrate.daemonset(plane))["spec"]["updateStrategy"]
 
     told = ateplace(plane, "migrate", "--dry-run")
     assert "30 ateoms on 10 of" in told
@@ -103,8 +112,8 @@ def test_a_running_cluster_is_migrated_without_an_ateom_losing_its_atelet(
         assert departures.seen == []
     assert "atelet runs on 10 nodes, 10 of them with ateoms" in said
     assert atelets(plane, used) == before
-    assert plane.api.get(DAEMONSET)["spec"]["updateStrategy"] == strategy
-    assert names.NODE_LABEL in plane.api.get(DAEMONSET)["spec"]["template"]["spec"]["nodeSelector"]
+    assert plane.api.get(substrate.daemonset(plane))["spec"]["updateStrategy"] == strategy
+    assert gated(plane)
     assert {claims(plane, node)[1] for node in used} == {True}
     assert {frozenset(claims(plane, node)[0]) for node in used} == {frozenset({a, b}), frozenset()}
 
@@ -130,7 +139,7 @@ def test_a_migration_that_would_cost_an_ateom_its_atelet_is_taken_back(
     def undo() -> None:
         """Remove the label as soon as it appears, so that the closed gate takes atelet away."""
         while not stop.wait(0.05):
-            if plane.api.get(DAEMONSET)["spec"]["template"]["spec"].get("nodeSelector"):
+            if gated(plane):
                 plane.api.patch(f"{NODES}/{used}", {"metadata": {"labels": {names.NODE_LABEL: None}}})
 
     undoing = threading.Thread(target=undo)
@@ -141,7 +150,7 @@ def test_a_migration_that_would_cost_an_ateom_its_atelet_is_taken_back(
         stop.set()
         undoing.join()
     assert f"atelet went from nodes with ateoms: {used}" in said
-    assert not plane.api.get(DAEMONSET)["spec"]["template"]["spec"].get("nodeSelector")
+    assert not gated(plane)
     plane.wait(lambda: len(atelets(plane, [used, other])) == 2, why="atelet everywhere again")
 
 

@@ -40,7 +40,7 @@ def test_a_pool_with_50_pods_on_10_nodes_is_deleted_with_everything_it_had(
     took = time.monotonic() - began
     assert all(claims(plane, node) == (set(), False) for node in names_)
     assert plane.api.list(f"/api/v1/namespaces/{namespace}/pods") == []
-    assert not plane.api.exists(f"/apis/apps/v1/namespaces/{namespace}/deployments/web-deployment")
+    assert not plane.api.exists(substrate.deployment_path(plane, namespace, "web"))
     print(f"\n{propagation} deletion of 50 pods on 10 nodes: {took:.2f} s")
     assert took < 60, "without a linger"
 
@@ -59,7 +59,7 @@ def test_orphaned_pods_keep_their_claims_and_lose_them_one_by_one(
     assert took < 60, "without a linger"
     assert bound(plane, namespace) == 50
     assert all(claims(plane, node) == ({uid}, True) for node in names_)
-    deployment = f"/apis/apps/v1/namespaces/{namespace}/deployments/web-deployment"
+    deployment = substrate.deployment_path(plane, namespace, "web")
     assert "ownerReferences" not in plane.api.get(deployment)["metadata"]
     plane.api.patch(deployment, {"spec": {"replicas": 0}})
     plane.wait(
@@ -77,7 +77,7 @@ def test_a_pool_whose_deployment_was_orphaned_before_is_not_waited_for(
     uid = spread(plane, namespace, names_, 6)
     plane.stop("ate-controller", signal.SIGKILL)
     try:
-        path = f"/apis/apps/v1/namespaces/{namespace}/deployments/web-deployment"
+        path = substrate.deployment_path(plane, namespace, "web")
         plane.api.delete(path, {"propagationPolicy": "Orphan"})
         plane.wait(lambda: not plane.api.exists(path), why="the Deployment to go")
         substrate.delete(plane, namespace, "web")
@@ -144,8 +144,7 @@ def test_a_rolling_update_does_not_flap_a_single_atelet(
     plane.wait(lambda: len(atelets()) == 4, why="atelet on every node")
     before = atelets()
     labels: set[bool] = set()
-    pool = pool_path(namespace, "web")
-    plane.api.patch(pool, {"spec": {"ateomImage": "registry.example/ateom:2"}})
+    substrate.set_image(plane, namespace, "web", "registry.example/ateom:2")
 
     def rolled() -> bool:
         labels.update(node_claims(plane.api.get(f"/api/v1/nodes/{node}"))[1] for node in names_)

@@ -168,7 +168,7 @@ def test_a_cluster_that_comes_up_with_nothing_of_ours_running_comes_up() -> None
 
         def available(namespace: str) -> bool:
             found = plane.api.list(f"/apis/apps/v1/namespaces/{namespace}/deployments")
-            ours = [item for item in found if item["metadata"]["name"] != "web-deployment"]
+            ours = [item for item in found if item["metadata"]["name"] != "web"]
             counts = {item["metadata"]["name"]: item["status"].get("availableReplicas") for item in ours}
             assert set(counts.values()) == {2}, counts
             return True
