@@ -180,6 +180,8 @@ class Reconciler(Group):
     """Nodes reconciled at the same time (pools: half of it, and a quarter for any one namespace's)."""
     lease_seconds: float = Field(10.0, gt=1, le=3600)
     """How long a silent leader keeps the lease."""
+    gate: Literal["follow", "always", "never"] = "follow"
+    """Which atelet DaemonSets without pods get our label into their nodeSelector: all once one has it, all, or none."""
     atelet_late: float = Field(60.0, gt=0, le=MONTH)
     """Seconds after which a missing atelet is worth an Event on the waiting pod."""
     deletion_slow: float = Field(30.0, gt=0, le=MONTH)

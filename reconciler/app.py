@@ -21,6 +21,7 @@ from reconciler import metrics
 from reconciler.claims.atelet_late import Late
 from reconciler.claims.release import Claims
 from reconciler.events import Events
+from reconciler.gating import Gating
 from reconciler.headroom.controller import Headroom
 from reconciler.headroom.metrics import Workers
 from reconciler.leader import Election
@@ -50,6 +51,7 @@ class Reconciler:
         self._events = Events(kube, identity)
         self._claims = Claims(kube, view, settings, self._events)
         self._late = Late(kube, view.ledger, settings, self._events)
+        self._gating = Gating(kube, view.ledger, settings, self._events)
         self._headroom = Headroom(kube, view, settings, self._events, lambda: self.election.leading)
         self._workers = Workers(view.ledger, self._headroom.wanted, view.placeholders.store)
         view.follow_pods(self._workers.changed)
@@ -81,12 +83,13 @@ class Reconciler:
         try:
             await self._work()
         finally:
-            for part in (self._claims, self._late, self._finalizers, self._events):
+            for part in (self._claims, self._late, self._gating, self._finalizers, self._events):
                 part.forget()
 
     async def _work(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._nodes.run(lambda: self._view.ledger.nodes))
+            group.create_task(self._gating.run())
             # Ateoms wait for their nodes' claims; what follows only competes with them for the API server.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._nodes.seen(), CLAIMS_FIRST)

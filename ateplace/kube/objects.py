@@ -239,7 +239,10 @@ class DaemonSetSpec(Struct, rename="camel"):
 
 
 class DaemonSetStatus(Struct, rename="camel"):
+    observed_generation: int = 0
     desired_number_scheduled: int = 0
+    current_number_scheduled: int = 0
+    number_misscheduled: int = 0
 
 
 class DaemonSet(Struct, rename="camel"):

@@ -19,9 +19,11 @@ from typing import NamedTuple
 
 import httpx
 import pytest
+import yaml
 
 from local import ApiError, ControlPlane, substrate
 from local.api import Object
+from local.kubeconfig import connect
 from local.pods import Installation
 from tests.deploying import ACCOUNT, ROLES, SECOND_SCHEDULER, assert_no_difference, of_kind, render
 
@@ -179,6 +181,7 @@ def test_every_right_is_used_and_none_is_missing(
     make_a_pool_again(plane)
     lose_an_answer(plane, installed, tmp_path)
     change_the_authority(plane)
+    bring_a_new_version_of_atelet(plane)
     plane.wait(installed.ready, timeout=60, why="ateplace to be ready still")
 
     assert (unused(grants(), audit.requests()), audit.refused()) == ([], [])
@@ -358,6 +361,93 @@ def change_the_authority(plane: ControlPlane) -> None:
         return str(json.loads(shown.stdout)["phase"])
 
     plane.wait(lambda: phase() == "Steady", timeout=120, why="the change of authority to end", every=1)
+
+
+def bring_a_new_version_of_atelet(plane: ControlPlane) -> None:
+    """As in an upgrade: it has no pods, because no node has its version, and it comes without our label."""
+    path = f"{substrate.DAEMONSETS}/atelet-v2"
+    plane.apply(substrate.ungated(substrate.atelet(plane, "v2")))
+    plane.wait(lambda: GATE in template(plane, path)["nodeSelector"], why="the reconciler to gate it")
+    assert template(plane, path)["nodeSelector"] == {GATE: "true", substrate.VERSION_LABEL: "v2"}
+
+
+GATE = "ate.dev/atelet"
+
+
+def template(plane: ControlPlane, path: str) -> Object:
+    found: Object = plane.api.get(path)["spec"]["template"]["spec"]
+    return found
+
+
+def test_a_daemonset_that_has_pods_already_is_not_restarted_but_spoken_of(
+    plane_under_audit: ControlPlane, installed: Installation
+) -> None:
+    plane, path = plane_under_audit, f"{substrate.DAEMONSETS}/atelet-v3"
+    (node,) = plane.add_nodes(1, prefix="third", labels={substrate.VERSION_LABEL: "v3"})
+    plane.apply(substrate.ungated(substrate.atelet(plane, "v3")))
+    events = "/apis/events.k8s.io/v1/namespaces/ate-system/events"
+
+    def said() -> list[str]:
+        return [one["note"] for one in plane.api.list(events) if one["reason"] == "NotGated"]
+
+    assert plane.wait(said, timeout=60, why="an Event about it") == [
+        "it runs on 1 nodes without ate.dev/atelet in its nodeSelector: "
+        "`ateplace migrate` adds it, and restarts no atelet"
+    ]
+    assert GATE not in template(plane, path)["nodeSelector"]
+    plane.api.delete(path)
+    plane.remove_nodes([node])
+
+
+def pod_with(**fields: object) -> Object:
+    return {"template": {"spec": fields}}
+
+
+@pytest.mark.parametrize(
+    ("namespace", "spec", "message"),
+    [
+        pytest.param("ate-system", pod_with(nodeSelector={GATE: "true"}), "", id="our label"),
+        pytest.param("kube-system", pod_with(nodeSelector={GATE: "true"}), "but atelet's", id="another namespace's"),
+        pytest.param("ate-system", pod_with(nodeSelector={GATE: "x"}), "change no other key", id="another value"),
+        pytest.param("ate-system", pod_with(nodeSelector={"a": "b"}), "change no other key", id="another key"),
+        pytest.param("ate-system", pod_with(nodeSelector=None), "change no other key", id="removal"),
+        pytest.param("ate-system", pod_with(hostPID=True), "nothing of a DaemonSet", id="a new field"),
+        pytest.param("ate-system", pod_with(tolerations=None), "nothing of a DaemonSet", id="a field less"),
+        pytest.param(
+            "ate-system",
+            {"updateStrategy": {"type": "OnDelete", "rollingUpdate": None}},
+            "nothing of a DaemonSet",
+            id="the update strategy",
+        ),
+        pytest.param(
+            "ate-system",
+            {"template": {"metadata": {"annotations": {"a": "b"}}}},
+            "nothing of a DaemonSet",
+            id="annotations",
+        ),
+    ],
+)
+def test_of_a_daemonset_the_reconciler_may_change_our_label_and_nothing_else(
+    plane_under_audit: ControlPlane, installed: Installation, namespace: str, spec: Object, message: str
+) -> None:
+    plane = plane_under_audit
+    (found,) = (one for one in yaml.safe_load_all(substrate.atelet(plane, "v4")) if one["kind"] == "DaemonSet")
+    found["metadata"]["namespace"] = namespace
+    del found["spec"]["template"]["spec"]["nodeSelector"][GATE]
+    path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets/atelet-v4"
+    plane.apply([found])
+    groups = ["system:serviceaccounts", "system:authenticated"]
+    ours = connect(
+        plane.kubeconfig_for(user="system:serviceaccount:ateplace-system:ateplace-reconciler", groups=groups)
+    )
+    try:
+        if message:
+            with pytest.raises(ApiError, match=message):
+                ours.patch(path, {"spec": spec})
+        else:
+            ours.patch(path, {"spec": spec})
+    finally:
+        plane.api.delete(path)
 
 
 def test_a_pool_in_our_own_namespace_can_be_deleted(plane_under_audit: ControlPlane, installed: Installation) -> None:

@@ -23,13 +23,14 @@ def template(
     selector: tuple[tuple[str, str], ...] = (),
     tolerations: tuple[Toleration, ...] = (),
     ports: Iterable[int] = (8085,),
+    gated: bool = True,
 ) -> AteletTemplate:
     amounts: Amounts = tuple((name, amount) for name, amount in (("cpu", cpu), ("memory", memory)) if amount)
     return AteletTemplate(
         uid=uid,
         name=uid,
         selector=selector,
-        gated=True,
+        gated=gated,
         terms=None,
         tolerations=tolerations,
         requests=amounts,

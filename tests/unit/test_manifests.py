@@ -281,6 +281,8 @@ def test_the_monitor_scrapes_every_service_of_ours() -> None:
 
 STAND_IN_MANIFESTS = {
     "substrate.pool_label": r"ate\.dev/worker-pool\b(?!-)",
+    "substrate.atelet_namespace": r"\bate-system\b",
+    "substrate.atelet_selector": r"'atelet'",
     "cluster.namespace": r"^(?! *(namespace|name): ateplace-system$).*\bateplace-system\b",
     "certs.scheduler_deployment": r"'ateplace-scheduler'|\bdeployment=\"ateplace-scheduler\""
     r"|\{name: ateplace-scheduler, count:|^kind: Deployment\nmetadata:\n  name: ateplace-scheduler$"

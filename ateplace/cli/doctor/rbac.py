@@ -49,6 +49,7 @@ NEEDED: Final[dict[str, tuple[Right, ...]]] = {
     EXTENDER: (
         Right("", "nodes", (*READ, "patch")),
         Right("", "pods", (*WATCH, "delete")),
+        Right("apps", "daemonsets", WATCH),
         Right(names.GROUP, names.POOL_PLURAL, READ),
     ),
     RECONCILER: (
@@ -57,6 +58,7 @@ NEEDED: Final[dict[str, tuple[Right, ...]]] = {
         Right(names.GROUP, names.POOL_PLURAL, (*READ, "patch")),
         Right("apps", "deployments", (*READ, "create", "update", "delete")),
         Right("apps", "replicasets", ("get",)),
+        Right("apps", "daemonsets", (*READ, "patch")),
         Right("events.k8s.io", "events", ("create", "patch")),
         Right(LEASES, "leases", ("create",), own=True),
         Right(LEASES, "leases", (*READ, "patch"), own=True, name=RECONCILER),
@@ -76,7 +78,6 @@ def needed(settings: Settings) -> dict[str, tuple[Right, ...]]:
     """ServiceAccount to rights. With the default settings the shipped manifests grant exactly this (tested)."""
     found = {account: list(rights) for account, rights in NEEDED.items()}
     for account in (EXTENDER, RECONCILER):
-        found[account].append(Right("apps", "daemonsets", WATCH))
         found[account].append(Right("", "limitranges", WATCH))
     if settings.certs.managed:
         found[RECONCILER] += FOR_CERTIFICATES
