@@ -31,6 +31,8 @@ HEADROOM_WARM_ANNOTATION: Final = "ateplace.ate.dev/headroom-warm"
 INIT_CONTAINER: Final = "wait-for-atelet"
 ATELET_NAMESPACE: Final = "ate-system"
 ATELET_PORT: Final = 8085
+KVM: Final = "ate.dev/kvm"
+"""The extended resource that microvm ateoms ask for, and atelet serves."""
 
 NAMESPACE: Final = "ateplace-system"
 ATEOM_PRIORITY_CLASS: Final = "ateplace-ateom"

@@ -55,6 +55,7 @@ def _selector(text: str) -> str:
 
 Selector = Annotated[str, AfterValidator(_selector)]
 """A label selector, as `app=atelet` or `tier in (a, b)`."""
+OptionalSelector = Annotated[str, AfterValidator(lambda text: _selector(text) if text else text)]
 Amount = Annotated[str, AfterValidator(_amount)]
 """A Kubernetes quantity, as `500m` or `1.5Gi`."""
 
@@ -72,8 +73,16 @@ class Substrate(Group):
     """Namespace of the atelet DaemonSets."""
     atelet_selector: Selector = "app=atelet"
     """Label selector of atelet's pods; each DaemonSet whose pods carry these labels is one of atelet's."""
+    served_resources: str = names.KVM
+    """Extended resources that atelet itself serves, separated by commas: a node has them once atelet is there."""
+    served_nodes: OptionalSelector = ""
+    """Label selector of nodes that may have them; empty: learned from instance types, label and taint."""
     atelet_port: int = Field(names.ATELET_PORT, ge=1, le=65535)
     """Port on which atelet serves on its node's address."""
+
+    @property
+    def served(self) -> frozenset[str]:
+        return frozenset(filter(None, (name.strip() for name in self.served_resources.split(","))))
 
 
 class Cluster(Group):
@@ -155,7 +164,7 @@ class Extender(Group):
     ateoms_per_node: int = Field(0, ge=0, le=10_000)
     """Most ateoms on one node; 0 means as many as fit. Two replicas that answer at the same time may exceed it."""
     atelet_unready_seconds: float = Field(60.0, ge=0, le=MONTH)
-    """Seconds that a node's atelet may be un-Ready before ateoms are kept off it."""
+    """Seconds that a node's atelet may be un-Ready, or not serve what pods ask for, before they are kept off it."""
     preempt_others: bool = False
     """Whether an ateom with our injected class may evict pods that are not placeholders."""
     placement: Literal["prefer-warm", "hold-warm"] = "prefer-warm"

@@ -7,7 +7,7 @@ from math import inf
 
 from msgspec import Struct
 
-from ateplace import errors
+from ateplace import errors, label_selectors
 from ateplace.clock import boottime
 from ateplace.cluster.feed import View
 from ateplace.cluster.ledger import READ, Ledger
@@ -15,7 +15,9 @@ from ateplace.cluster.records import PodRecord, pool_record
 from ateplace.kube import Kube, paths
 from ateplace.kube.objects import WorkerPool
 from ateplace.settings import Settings
+from extender import served
 from extender.demand import Demand
+from extender.served import Wanted
 from extender.victims import Victims
 
 
@@ -59,6 +61,8 @@ class Case(Struct, frozen=True, gc=False):
     """A claim that this process wrote since this moment may be answered (`extender.fit.answerable`)."""
     rooms: Mapping[str, int] = {}
     """Nodes with room that was made for ateoms (`extender.victims`): placeholders do not go there."""
+    served: Wanted | None = None
+    """What the pod asks for of the resources that atelet itself serves."""
 
     @property
     def claims(self) -> bool:
@@ -76,6 +80,8 @@ class Context:
         self._victims = victims
         self._rules = Rules.of(settings)
         substrate = settings.substrate
+        self._served = substrate.served
+        self._served_nodes = label_selectors.parse(substrate.served_nodes) if substrate.served_nodes else None
         self._missing = f"there is no DaemonSet with {substrate.atelet_selector} in {substrate.atelet_namespace}"
 
     def unknown(self) -> str:
@@ -120,7 +126,16 @@ class Context:
             raise TryAgain(self._missing)
         now, reply_since = time.monotonic(), min(begun, boottime() - self._rules.window)
         self._victims.expire(now)
-        return Case(wanted, self._view.ledger, self._rules, now, reply_since, self._victims.rooms())
+        ledger, rooms = self._view.ledger, self._victims.rooms()
+        return Case(wanted, ledger, self._rules, now, reply_since, rooms, self._asked(wanted))
+
+    def _asked(self, wanted: Demand) -> Wanted | None:
+        """What it asks for of the resources that atelet serves. Few pods do: only for those is every node looked at."""
+        requests = wanted.shape.requests
+        if not any(name in self._served for name, _ in requests):
+            return None
+        patience = self._rules.atelet_unready_seconds
+        return served.wanted(requests, self._served, self._served_nodes, patience, self._view.ledger.nodes.values())
 
     def may_claim(self, wanted: Demand) -> bool:
         """Whether something can be decided now for this pod's pool, and claimed without being asked."""

@@ -15,6 +15,7 @@ from ateplace.cluster.claim_patch import ANNOTATION_BYTES
 from ateplace.cluster.resources import CPU, MEMORY, PODS
 from ateplace.cluster.state import Node, Reading
 from extender.context import Case
+from extender.served import Service, judge
 
 SPARE_BYTES: Final = 4096
 """So much of a Node's annotations is left to others, and to claims of pods that are there already."""
@@ -43,6 +44,19 @@ PROMISED: Final = "its room was made for an ateom"
 
 
 def drop(case: Case, node: Node | None) -> str:
+    """Why no pod like this one may go to the node now."""
+    return unfit(case, node) or (service(case, node)[1] if case.served and node else "")
+
+
+def service(case: Case, node: Node) -> tuple[Service, str]:
+    """Whether the node has what the pod asks for of the resources that atelet serves, and why not."""
+    if case.served is None:
+        return Service.FREE, ""
+    attempt = case.ledger.attempts.get(case.demand.uid)
+    return judge(case.served, node, picked=attempt is not None and attempt.node == node.name, now=case.now)
+
+
+def unfit(case: Case, node: Node | None) -> str:
     """Why no pod of this pool may go to the node at all."""
     if node is None or node.record is None:
         return UNKNOWN

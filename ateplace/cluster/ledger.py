@@ -88,6 +88,10 @@ class Ledger:
             self._book.generation += 1
         if before is None or before.labels != record.labels or before.taints != record.taints:
             self._need_atelet(node, record, now)
+        if before is None or before.uid != record.uid:
+            node.advertised, node.ready_longest = frozenset(), 0.0
+        if before is None or before.allocatable != record.allocatable:
+            node.advertised |= {name for name, _ in record.allocatable if "/" in name}
         if node.record is None:
             self._picks.forgive(inf)  # it may be what they waited for
         self._tenancy.node_seen(node, record, now)

@@ -89,6 +89,12 @@ class Node(Struct, gc=False):
     atelet_ready: bool = False
     """Whether the pod of a DaemonSet that fits this node now is Ready here; `atelet_bound` is about the same pods."""
     atelet_bound: bool = False
+    ready_since: float = inf
+    """Since when one is Ready; inf while none is."""
+    ready_longest: float = 0.0
+    """The longest time that one was Ready before."""
+    advertised: frozenset[str] = frozenset()
+    """Extended resources that the Node has ever advertised."""
     unready_since: float = inf
     """Since when a claimed node that has had an atelet pod has none that is Ready; inf otherwise. A pod that failed and
     was removed does not begin a new time."""
@@ -134,6 +140,10 @@ class Node(Struct, gc=False):
                 share = taken / amount
         self.fullness = share
 
+    def ready_for(self, now: float) -> float:
+        """The longest time that an atelet was Ready here without a break."""
+        return max(self.ready_longest, now - self.ready_since)
+
     def current_atelets(self) -> list[AteletRecord]:
         """Atelet's pods here, without those of DaemonSets that fit this node no longer: these end soon."""
         wanted = self.atelet.daemonsets
@@ -144,6 +154,10 @@ class Node(Struct, gc=False):
         there = self.current_atelets()
         self.atelet_ready = any(atelet.ready and not atelet.terminating for atelet in there)
         self.atelet_bound = any(atelet.bound for atelet in there)
+        if self.atelet_ready and self.ready_since == inf:
+            self.ready_since = now
+        elif not self.atelet_ready and self.ready_since != inf:
+            self.ready_longest, self.ready_since = self.ready_for(now), inf
         for atelet in there:
             if atelet.trouble == CRASH_LOOP:
                 self.crashed = (atelet.uid, now)

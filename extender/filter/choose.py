@@ -26,7 +26,8 @@ from ateplace.cluster.resources import Amounts
 from ateplace.cluster.state import Node, Tenant, Warmth
 from extender.context import Case
 from extender.filter.placeholders import Names, steer
-from extender.fit import CHANGED, HELD_BACK, UNCLAIMED, answerable, capacity, drop, no_room
+from extender.fit import CHANGED, HELD_BACK, UNCLAIMED, answerable, capacity, drop, no_room, service, unfit
+from extender.served import Service
 
 Ranked = tuple[float, str, Node]
 """Sorts the better first; names differ, so nodes are never compared."""
@@ -83,6 +84,34 @@ def choose(case: Case, names: Names, *, excluded: Collection[str] = (), hold: bo
     ahead = _ahead(case, best, seen, warm, _cold(case, names, excluded))
     ranking = tuple((node.name, node.warmth(), node.fullness) for node in seen[:EXPLAINED])
     return Choice(best, tuple(name for name in also if name != best.name), ahead, ranking)
+
+
+def unserved(case: Case, names: Names) -> list[Node]:
+    """Nodes to claim, or to touch, for pods that ask for what atelet serves: those that may have it, and do not
+    advertise it because their atelet is not there yet. As many as the pool's pods need, claimed ones first."""
+    pool, nodes, want = case.ledger.pools.get(case.demand.pool), case.ledger.nodes, case.served
+    if pool is None or want is None:
+        return []
+    most = {name: max((node.room.get(name, 0) for node in nodes.values()), default=0) for name, _ in want.amounts}
+    each = min((units // amount for name, amount in want.amounts if (units := most[name])), default=0)
+    awaited = [
+        node
+        for name in names.all()
+        if (node := nodes.get(name)) is not None
+        and not unfit(case, node)
+        and service(case, node)[0] is Service.AWAITED
+        and not no_room(case, node)
+    ]
+    need = max(1, pool.unbound - pool.unbound_placeholders)
+    found: list[Node] = []
+    for node in sorted(awaited, key=lambda node: (not node.claims, node.name)):
+        if need <= 0 or len(found) >= max(1, case.rules.open_ahead):
+            break
+        takes = capacity(case, node)
+        need -= max(1, min(takes, each) if each else takes)
+        if not answerable(case, node):
+            found.append(node)
+    return found
 
 
 def refusals(case: Case, names: Iterable[str], *, hold: bool = False, denied: Collection[str] = ()) -> dict[str, str]:

@@ -30,7 +30,7 @@ from extender import decision_log, metrics
 from extender.claim_writer import ClaimWriter
 from extender.context import Case, Context, TryAgain
 from extender.demand import Demand, demand, read_pod
-from extender.filter.choose import Choice, choose, refusals
+from extender.filter.choose import Choice, choose, refusals, unserved
 from extender.filter.crowded_nodes import CrowdedNodes
 from extender.filter.hold import HoldWarm
 from extender.filter.placeholders import Names as Sent
@@ -324,6 +324,9 @@ class Filter:
         if call.refused:
             raise TryAgain(call.refused)
         case.ledger.forget(case.demand.uid)
+        if case.served and case.claims:
+            read = partial(must_read, case)
+            self._claims.ahead(unserved(case, call.sent), case.demand.pool, read=read, wary=self._is_wary(case))
         reasons = refusals(case, dict.fromkeys(call.sent.all()), hold=call.holds, denied=self._denied)
         if not reasons:
             raise TryAgain("the call names no node")

@@ -298,7 +298,9 @@ def _pod(shape: Mould, selector: Json, settings: Settings, *, prepull: bool) -> 
 
 
 def _container(shape: Mould, settings: Settings, *, prepull: bool) -> Json:
-    amounts = {name: _quantity(name, amount) for name, amount in shape.requests}
+    # Of what atelet serves a cold node has none, and a placeholder with a unit would keep an ateom from it.
+    served = settings.substrate.served
+    amounts = {name: _quantity(name, amount) for name, amount in shape.requests if name not in served}
     if not shape.reserves:
         amounts |= {CPU: settings.headroom.cpu, MEMORY: settings.headroom.memory}
     if settings.webhook.gating_resource:

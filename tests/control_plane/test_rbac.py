@@ -447,6 +447,7 @@ def test_of_a_daemonset_the_reconciler_may_change_our_label_and_nothing_else(
         else:
             ours.patch(path, {"spec": spec})
     finally:
+        ours.close()
         plane.api.delete(path)
 
 
@@ -455,7 +456,7 @@ def test_a_pool_in_our_own_namespace_can_be_deleted(plane_under_audit: ControlPl
     plane, ours = plane_under_audit, "ateplace-system"
     substrate.pool(plane, ours, "stray", 0)
     path = f"{substrate.POOLS.format(ours)}/stray"
-    made = f"/apis/apps/v1/namespaces/{ours}/deployments/stray-deployment"
+    made = substrate.deployment_path(plane, ours, "stray")
     plane.wait(lambda: plane.api.exists(made), timeout=60, why="its Deployment")
     plane.wait(lambda: plane.api.get(path)["metadata"].get("finalizers"), timeout=60, why="our finalizer")
     substrate.delete(plane, ours, "stray")
