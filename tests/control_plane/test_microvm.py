@@ -73,12 +73,6 @@ def test_a_node_that_never_serves_the_device_is_given_up_with_a_reason(cluster: 
 
     plane.wait(given_up, timeout=120, why="the node to be given up", every=1)
     assert bound(plane, "none").total() == 0
-    plane.wait(
-        lambda: "ate.dev/atelet" not in plane.api.get(f"/api/v1/nodes/{without[0]}")["metadata"]["labels"],
-        timeout=120,
-        why="its claim to be released",
-        every=1,
-    )
     substrate.delete(plane, "vm", "none")
     plane.remove_nodes(without)
 
