@@ -83,8 +83,8 @@ def serve(pipe: Connection, directory: Path, nodes: int, warm: int) -> None:
             else:
                 await app(scope, receive, send)
                 # The pod is given up, so that the cluster stays as it is.
-                for uid in tuple(view.ledger.attempts):
-                    view.ledger.forget(uid)
+                for uid in tuple(view.ledger.picks.attempts):
+                    view.ledger.picks.forget(uid)
 
         source = CertificateSource(directory / "server", client_ca=True, client_name=names.EXTENDER_CLIENT)
         await source.ready()

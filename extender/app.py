@@ -137,7 +137,7 @@ def _explain(verbs: Verbs, request: Request) -> Response:
 def _in_flight(view: View) -> Response:
     """GET /in-flight on the health port: node to pool UID to picks that are not bound yet."""
     counts: dict[str, dict[str, int]] = {}
-    for attempt in view.ledger.attempts.values():
+    for attempt in view.ledger.picks.attempts.values():
         if attempt.node:
             pools = counts.setdefault(attempt.node, {})
             pools[attempt.pool] = pools.get(attempt.pool, 0) + 1
@@ -151,13 +151,15 @@ def _observe(view: View) -> None:
 
     def count(state: State) -> float:
         if state is State.FRESH:  # the first that is asked for: one walk for all three, once for each exposition
-            found = (ledger.state(name, pool) for name, node in ledger.claimed.items() for pool in node.tenants)
+            found = (
+                ledger.claims.state(name, pool) for name, node in ledger.claims.nodes.items() for pool in node.pools
+            )
             counted.clear()
             counted.update(found)
         return counted[state]
 
     for state in (State.FRESH, State.HELD, State.LINGERING):
         metrics.STATES.labels(state.value).set_function(lambda state=state: count(state))  # type: ignore[misc]
-    metrics.IN_FLIGHT.set_function(ledger.in_flight)
+    metrics.IN_FLIGHT.set_function(ledger.picks.in_flight)
     for watch in view.watches:
         metrics.LAG.labels(watch.name).set_function(watch.staleness)

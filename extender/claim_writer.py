@@ -114,7 +114,7 @@ class ClaimWriter:
         for attempt in range(ATTEMPTS):
             sent = boottime()
             body = {"metadata": {**meta, "resourceVersion": str(unclaimed)} if unclaimed else meta}
-            self._ledger.sending(name, pool, value, opening=unclaimed > 0)
+            self._ledger.claims.sending(name, pool, value, opening=unclaimed > 0)
             try:
                 written = await self._kube.patch(path, body, Written, query=claim_patch.MANAGER, deadline=within)
             except errors.TooManyRequests:
@@ -137,14 +137,14 @@ class ClaimWriter:
                     # It has changed since: somebody has claimed it, we for another pool, or it is only its status.
                     found = (await self._kube.get(path, Written, deadline=within)).metadata
                     claimed = _claimed(found)
-                    if found.uid == uid and self._ledger.is_ours(name, claimed):
+                    if found.uid == uid and self._ledger.claims.is_ours(name, claimed):
                         unclaimed = 0 if claimed else int(found.resource_version or 0)
                         continue
                 metrics.CLAIMS.labels("refused").inc()
                 raise
             break
         metrics.CLAIMS.labels("written").inc()
-        self._ledger.acknowledge(
+        self._ledger.claims.acknowledge(
             name,
             uid,
             pool,
@@ -166,7 +166,9 @@ class ClaimWriter:
                 found[pod.metadata.uid] = requests(pod.spec, pod.status)
                 ports |= host_ports(pod.spec)
         metrics.READINGS.inc()
-        self._ledger.read(name, uid, Reading(pack(total(found.values())), len(found), frozenset(ports), at, found))
+        self._ledger.others_read(
+            name, uid, Reading(pack(total(found.values())), len(found), frozenset(ports), at, found)
+        )
 
     def _counts(self, pod: Pod) -> bool:
         """Whether it is a stranger that takes room: ateoms and placeholders are watched, atelet is what room is for."""

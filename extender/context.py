@@ -97,7 +97,7 @@ class Context:
         if reason := self._view.reason():
             raise TryAgain(reason)
         ledger = self._view.ledger
-        pool = ledger.pool_named(record.namespace, record.pool)
+        pool = ledger.owners.pool_named(record.namespace, record.pool)
         if pool is None or pool.record is None or (record.pool_uid and pool.uid != record.pool_uid):
             try:
                 path = paths.POOLS.named(record.pool, record.namespace)

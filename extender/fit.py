@@ -52,7 +52,7 @@ def service(case: Case, node: Node) -> tuple[Service, str]:
     """Whether the node has what the pod asks for of the resources that atelet serves, and why not."""
     if case.served is None:
         return Service.FREE, ""
-    attempt = case.ledger.attempts.get(case.demand.uid)
+    attempt = case.ledger.picks.attempts.get(case.demand.uid)
     return judge(case.served, node, picked=attempt is not None and attempt.node == node.name, now=case.now)
 
 
@@ -151,16 +151,16 @@ def _room_for_all(case: Case, node: Node, freed: Freed | None, reading: Reading 
     all pods that can be answered meanwhile are among those counted here, and the touch that goes with our
     answer tells the other one that the node is not its own any more.
     """
-    adrift, record = case.ledger.adrift, node.record
+    unpicked, record = case.ledger.picks.unpicked, node.record
     ended, gone = (freed.placeholders, freed.others) if freed else (NONE, NONE)
-    itself = 0 if case.ledger.is_adrift(case.demand.uid) else 1
+    itself = 0 if case.ledger.picks.is_unpicked(case.demand.uid) else 1
     counted, others = dict(case.demand.shape.counted), dict(reading.used) if reading else {}
     for name, amount in node.atelet.requests:
-        taken = node.used.get(name, 0) + adrift.used.get(name, 0) + others.get(name, 0)
+        taken = node.used.get(name, 0) + unpicked.used.get(name, 0) + others.get(name, 0)
         taken -= gone.get(name, 0) + ended.get(name, 0)
         if taken + itself * counted.get(name, 0) + amount > node.room.get(name, 0):
             return False
-    slots = node.pods + adrift.pods + (reading.pods if reading else 0)
+    slots = node.pods + unpicked.pods + (reading.pods if reading else 0)
     slots -= gone.get(PODS, 0) + ended.get(PODS, 0)
     return record is not None and slots + itself + 1 <= record.slots
 
@@ -199,7 +199,7 @@ def must_read(case: Case, node: Node) -> bool:
 
 def answerable(case: Case, node: Node) -> bool:
     """Whether the node may be answered now, by the reply rule; a pod that claims nothing needs no claim."""
-    return not case.claims or claims.answerable(node.tenants.get(case.demand.pool), case.reply_since)
+    return not case.claims or claims.answerable(node.pools.get(case.demand.pool), case.reply_since)
 
 
 def passes(case: Case, name: str, reason: str) -> bool:

@@ -29,7 +29,7 @@ class Prioritize:
             metrics.CALLS.labels("prioritize", "passed").inc()
             return [HostPriority(name, 0) for name in sent]
         metrics.CALLS.labels("prioritize", "answered").inc()
-        return scores(self._context.case(demand(args.pod, record, self._ledger.pool_of(record))), sent)
+        return scores(self._context.case(demand(args.pod, record, self._ledger.owners.pool_of(record))), sent)
 
 
 def scores(case: Case, names: Iterable[str]) -> list[HostPriority]:
@@ -40,7 +40,7 @@ def scores(case: Case, names: Iterable[str]) -> list[HostPriority]:
 def score(case: Case, node: Node | None) -> int:
     if node is None or drop(case, node):
         return 0
-    attempt = case.ledger.attempts.get(case.demand.uid)
+    attempt = case.ledger.picks.attempts.get(case.demand.uid)
     if attempt and node.name in attempt.avoid:
         return 0
     warmth = node.warmth()

@@ -64,7 +64,7 @@ class Reconciler:
         self._compare = Compare(view, {self._nodes: self._due_nodes, self._pools: self._due_pools})
         self.election = Election(kube, settings.cluster.namespace, identity, seconds=settings.reconciler.lease_seconds)
         view.ledger.subscribe(node=self._nodes.add, pool=self._pools.add)
-        metrics.NODES_CLAIMED.set_function(lambda: len(view.ledger.claimed))
+        metrics.NODES_CLAIMED.set_function(lambda: len(view.ledger.claims.nodes))
         for queue in (self._nodes, self._pools, self._headroom.queue):
             metrics.QUEUE_DEPTH.labels(queue.name).set_function(queue.__len__)
 

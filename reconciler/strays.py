@@ -46,7 +46,7 @@ class Strays:
             return None
         again = LOOK_AGAIN
         for namespace, name in waiting:
-            if self._ledger.pool_named(namespace, name) and not await self._replace(uid, namespace, name):
+            if self._ledger.owners.pool_named(namespace, name) and not await self._replace(uid, namespace, name):
                 again = NOTHING_TO_DO
         return again
 

@@ -14,7 +14,7 @@ NOWHERE = "–"
 
 
 @dataclass
-class Tenant:
+class PoolOnNode:
     """One pool on one node."""
 
     claimed: str | None = None
@@ -34,7 +34,7 @@ class NodeRow:
     labelled: bool
     atelet: str = NOWHERE
     """`ready`, `starting`, `terminating`, or what keeps it from running."""
-    pools: dict[str, Tenant] = field(default_factory=dict)
+    pools: dict[str, PoolOnNode] = field(default_factory=dict)
     """By the pool's name, or by its UID when there is no such pool any more."""
 
     @property
@@ -113,7 +113,7 @@ def compose(
     found = {}
     for node in nodes:
         record = records.node_record(node)
-        claims = {by_uid.get(uid, uid): Tenant(value) for uid, value in record.claims.items()}
+        claims = {by_uid.get(uid, uid): PoolOnNode(value) for uid, value in record.claims.items()}
         found[record.name] = NodeRow(record.name, record.labelled, pools=claims)
         for pool_name in claims:
             if pool_name in rows:
@@ -130,7 +130,7 @@ def compose(
     for node_name, counts in (in_flight or {}).items():
         for uid, count in counts.items():
             if node_name in found:
-                found[node_name].pools.setdefault(by_uid.get(uid, uid), Tenant()).in_flight += count
+                found[node_name].pools.setdefault(by_uid.get(uid, uid), PoolOnNode()).in_flight += count
     return picture
 
 
@@ -150,7 +150,7 @@ def _count(picture: Picture, pod: Pod, pool_label: str) -> None:
             row.waiting += not record.placeholder
             row.unplaced += record.placeholder
         return
-    tenant = node.pools.setdefault(pool, Tenant())
+    tenant = node.pools.setdefault(pool, PoolOnNode())
     if record.placeholder:
         tenant.placeholders += 1
     else:

@@ -4,7 +4,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ateplace.cli.printing import text
-from ateplace.cli.snapshot import NOWHERE, Picture, Tenant
+from ateplace.cli.snapshot import NOWHERE, Picture, PoolOnNode
 
 MANY = 20
 """Pods that are drawn as single dots before a number says it better."""
@@ -26,7 +26,7 @@ def draw(picture: Picture, *, idle: bool = True) -> Table:
     return table
 
 
-def _cells(pool: str, tenant: Tenant) -> list[str | Text]:
+def _cells(pool: str, tenant: PoolOnNode) -> list[str | Text]:
     if tenant.claimed is None:
         claim = Text("missing", style="red") if tenant.ateoms else text(NOWHERE, "dim")
     else:

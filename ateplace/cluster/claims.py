@@ -23,66 +23,66 @@ from collections.abc import Mapping
 from math import inf
 
 from ateplace.cluster.records import NodeRecord, PodRecord
-from ateplace.cluster.state import Node, Pool, State, Tenant
-from ateplace.cluster.tables import Book
+from ateplace.cluster.state import Node, Pool, PoolOnNode, State
+from ateplace.cluster.tables import Tables
 
 
-class Tenancy:
-    def __init__(self, book: Book) -> None:
-        self.claimed: dict[str, Node] = {}
+class Claims:
+    def __init__(self, tables: Tables) -> None:
+        self.nodes: dict[str, Node] = {}
         """Nodes with at least one claim."""
-        self._book = book
-        self._nodes = book.nodes
-        self._pools = book.pools
+        self._tables = tables
+        self._nodes = tables.nodes
+        self._pools = tables.pools
 
     # What the watches show.
 
     def node_seen(self, node: Node, record: NodeRecord, now: float) -> None:
         if node.record and node.record.uid != record.uid:
-            self.disown(node, now)
+            self.node_gone(node, now)
         node.record = record
         node.room = dict(record.allocatable)
         if node.own and not self.is_ours(record.name, record.claims):
-            _share(node)
-        for pool, tenant in list(node.tenants.items()):
+            _not_own(node)
+        for pool, there in list(node.pools.items()):
             if pool not in record.claims:
-                if tenant.value is not None and record.version >= tenant.version:
-                    self._set_claim(node, pool, tenant, None, now)
-            elif not record.labelled and record.version >= tenant.version:
-                tenant.sent = -inf
+                if there.value is not None and record.version >= there.version:
+                    self._set_claim(node, pool, there, None, now)
+            elif not record.labelled and record.version >= there.version:
+                there.sent = -inf
         for pool, value in record.claims.items():
-            tenant = self._book.tenant(node, pool)
-            if tenant.value != value and record.version >= tenant.version:
-                self._set_claim(node, pool, tenant, value, now)
+            there = self._tables.pool_on_node(node, pool)
+            if there.value != value and record.version >= there.version:
+                self._set_claim(node, pool, there, value, now)
 
-    def disown(self, node: Node, now: float) -> None:
+    def node_gone(self, node: Node, now: float) -> None:
         """The Node object is gone: its claims, our writes to it and what we read about it went with it."""
-        self._book.unread(node.name)
-        _share(node)
-        for pool, tenant in list(node.tenants.items()):
-            if tenant.value is not None:
-                self._set_claim(node, pool, tenant, None, now)
+        self._tables.others_changed(node.name)
+        _not_own(node)
+        for pool, there in list(node.pools.items()):
+            if there.value is not None:
+                self._set_claim(node, pool, there, None, now)
 
-    def move_in(self, record: PodRecord, pool_uid: str) -> None:
+    def pod_bound(self, record: PodRecord, pool_uid: str) -> None:
         """A pod of the pool is bound to its node."""
-        tenant = self._book.tenant(self._nodes[record.node], pool_uid)
+        there = self._tables.pool_on_node(self._nodes[record.node], pool_uid)
         if record.placeholder:
-            tenant.placeholders += 1
+            there.placeholders += 1
         else:
-            tenant.ateoms += 1
+            there.ateoms += 1
 
-    def move_out(self, record: PodRecord, pool: Pool, now: float) -> None:
+    def pod_left(self, record: PodRecord, pool: Pool, now: float) -> None:
         """A pod of the pool is bound to its node no longer."""
         node, warm = self._nodes[record.node], pool.warm
-        tenant = node.tenants[pool.uid]
-        held = tenant.holders(warm=warm)
+        there = node.pools[pool.uid]
+        held = there.holders(warm=warm)
         if record.placeholder:
-            tenant.placeholders -= 1
+            there.placeholders -= 1
         else:
-            tenant.ateoms -= 1
-        if held and not tenant.holders(warm=warm):
-            tenant.unused = now
-        self._book.drop_tenant(node, pool.uid, tenant)
+            there.ateoms -= 1
+        if held and not there.holders(warm=warm):
+            there.unused = now
+        self._tables.drop_pool_on_node(node, pool.uid, there)
 
     # What we did.
 
@@ -114,15 +114,15 @@ class Tenancy:
             return
         if node.record.version >= version and not (node.record.labelled and pool_uid in node.record.claims):
             return  # the watch was quicker, and shows that somebody has undone it since
-        self._book.generation += 1
-        tenant = self._book.tenant(node, pool_uid)
-        if tenant.version <= version:
-            if tenant.value != value and node.record.version < version:
-                self._set_claim(node, pool_uid, tenant, value, now)
-            tenant.sent, tenant.version = max(tenant.sent, sent), version
+        self._tables.generation += 1
+        there = self._tables.pool_on_node(node, pool_uid)
+        if there.version <= version:
+            if there.value != value and node.record.version < version:
+                self._set_claim(node, pool_uid, there, value, now)
+            there.sent, there.version = max(there.sent, sent), version
         if opened and (node.record.version < version or self.is_ours(name, node.record.claims)):
             node.own = True
-        self._book.tell_node(name)
+        self._tables.tell_node(name)
 
     # Questions.
 
@@ -130,45 +130,45 @@ class Tenancy:
         """Whether each of a node's claims says what this process wrote there, last or (while it is ours) before."""
         node = self._nodes.get(name)
         return node is not None and all(
-            value == node.wrote.get(pool) or (node.own and pool in node.tenants and value == node.tenants[pool].value)
+            value == node.wrote.get(pool) or (node.own and pool in node.pools and value == node.pools[pool].value)
             for pool, value in claims.items()
         )
 
     def live(self, name: str, pool_uid: str) -> int:
         """How many pods hold (or would hold) this pool's claim on that node."""
         pool = self._pools.get(pool_uid)
-        tenant = pool.nodes.get(name) if pool else None
-        return tenant.holders(warm=pool.warm) if pool and tenant else 0
+        there = pool.nodes.get(name) if pool else None
+        return there.holders(warm=pool.warm) if pool and there else 0
 
     def state(self, name: str, pool_uid: str) -> State:
         pool = self._pools.get(pool_uid)
-        tenant = pool.nodes.get(name) if pool else None
-        if pool is None or tenant is None or tenant.value is None:
+        there = pool.nodes.get(name) if pool else None
+        if pool is None or there is None or there.value is None:
             return State.NONE
-        if tenant.holders(warm=pool.warm):
+        if there.holders(warm=pool.warm):
             return State.HELD
-        return State.LINGERING if tenant.unused > tenant.changed else State.FRESH
+        return State.LINGERING if there.unused > there.changed else State.FRESH
 
     # Inside.
 
-    def _set_claim(self, node: Node, pool_uid: str, tenant: Tenant, value: str | None, now: float) -> None:
-        node.claims += (value is not None) - (tenant.value is not None)
-        tenant.value, tenant.changed = value, now
+    def _set_claim(self, node: Node, pool_uid: str, there: PoolOnNode, value: str | None, now: float) -> None:
+        node.claims += (value is not None) - (there.value is not None)
+        there.value, there.changed = value, now
         if value is None:
-            tenant.sent, tenant.version = -inf, 0
-            self._book.drop_tenant(node, pool_uid, tenant)
+            there.sent, there.version = -inf, 0
+            self._tables.drop_pool_on_node(node, pool_uid, there)
         if node.claims:
-            self.claimed[node.name] = node
+            self.nodes[node.name] = node
             node.claimed_since = min(node.claimed_since, now)
         else:
-            self.claimed.pop(node.name, None)
+            self.nodes.pop(node.name, None)
             node.claimed_since = inf
-            _share(node)
+            _not_own(node)
             node.review_atelets(now)
-        self._book.tell_pool(pool_uid)
+        self._tables.tell_pool(pool_uid)
 
 
-def answerable(tenant: Tenant | None, after: float) -> bool:
+def answerable(there: PoolOnNode | None, after: float) -> bool:
     """The reply rule: whether this process wrote the claim, acknowledged, since that moment (`ateplace.clock`).
 
     `after` is half a linger ago, or the beginning of the call if that is earlier. Why such a claim is still there: the
@@ -178,16 +178,16 @@ def answerable(tenant: Tenant | None, after: float) -> bool:
     linger after the write, and so after our answer; the pod that we answered was there then, unbound or on the node.
     The same holds however short the linger is for a write sent since the call began: the pod was there before it.
     """
-    return tenant is not None and tenant.sent >= after
+    return there is not None and there.sent >= after
 
 
-def cool(pool: Pool, now: float) -> None:
+def headroom_cooled(pool: Pool, now: float) -> None:
     """Its placeholders hold nothing from now on."""
-    for tenant in pool.nodes.values():
-        if tenant.placeholders and not tenant.ateoms:
-            tenant.unused = now
+    for there in pool.nodes.values():
+        if there.placeholders and not there.ateoms:
+            there.unused = now
 
 
-def _share(node: Node) -> None:
+def _not_own(node: Node) -> None:
     node.own = False
     node.wrote.clear()

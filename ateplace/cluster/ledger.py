@@ -1,73 +1,52 @@
 """The ledger: who is where, which claims exist and in which state, what is in flight.
 
-Pure: no I/O, no clock (every verb that needs the time is given a monotonic one), confined to one event loop. It is
-filled by `ateplace.cluster.feed` from the watches, by the extender with its picks and by whoever writes a claim with
-the API server's acknowledgement. It can be rebuilt from the API at any time; only picks in flight are
-memory of our own.
+Pure: no I/O, no clock (every verb that needs the time is given a monotonic one), confined to one event loop. It can be
+rebuilt from the API at any time; only picks in flight are memory of our own.
 
-This module takes what the watches show, and tells those that keep one thing each, with its rules:
+    what the watches show   node_seen, node_gone     pod_seen, pod_gone        pool_seen, pool_gone
+    (`cluster.feed`)        atelet_seen, atelet_gone daemonset_seen, daemonset_gone
+    what we did             claims.sending, claims.acknowledge                 a claim that this process writes
+                            picks.assume, picks.forget, picks.failed           a node that filter answers
+                            picks.note_refusal                                 a pod that no node was found for
+                            others_read, others_changed                        other people's pods on a node
+    what is known           nodes, pools, pods, templates                      read only (`cluster.state`)
+                            claims.nodes, claims.state, claims.live, claims.is_ours
+                            picks.attempts, picks.unpicked, picks.in_flight    `cluster.picks` has their life
+                            owners.pool_of, owners.pool_named                  whose pod it is
+                            subscribe                                          to hear of what changed
+                            generation                                         to see whether anything has
 
-- `ateplace.cluster.tables`: the entries themselves, how they come and go, who hears of changes;
-- `ateplace.cluster.ownership`: which pool a pod belongs to;
-- `ateplace.cluster.claims`: claims, their states, who holds them and which were our own writes;
-- `ateplace.cluster.picks`: picks in flight, and unbound pods that have none.
+Each part keeps one thing, with its rules: `tables` the entries and how they come and go, `ownership` which pool a pod
+belongs to, `claims` a claim's life and the reply rule, `picks` what is in flight.
 
 Every verb is O(1) in the number of nodes, pods and pools, except those about a whole node or pool (node_gone,
 pool_seen, pool_gone), which are linear in what that node or pool has, and those about an atelet DaemonSet whose
-template has changed, which look at every node. Entries go when nothing speaks for them.
+template has changed, which look at every node. Entries go when nothing speaks for them. Every verb may be called again
+with what it was told before.
 """
 
 from math import inf
 
 from ateplace.cluster.atelets import AteletNeed, Templates
-from ateplace.cluster.claims import Tenancy, cool
-from ateplace.cluster.ownership import Membership, Move
+from ateplace.cluster.claims import Claims, headroom_cooled
+from ateplace.cluster.ownership import Move, Ownership
 from ateplace.cluster.picks import EXPIRY, UNSEEN, Picks
 from ateplace.cluster.records import AteletRecord, AteletTemplate, NodeRecord, PodRecord, PoolRecord
-from ateplace.cluster.state import Node
-from ateplace.cluster.tables import READ, Book
+from ateplace.cluster.state import Node, Reading
+from ateplace.cluster.tables import READ, Listener, Tables
 
 __all__ = ["EXPIRY", "READ", "UNSEEN", "Ledger"]
 
 
 class Ledger:
-    """What its parts keep, do and answer is its own: bound here once, because the filter asks too often for a call in
-    between."""
-
     def __init__(self) -> None:
-        book = self._book = Book()
-        self.nodes = book.nodes
-        self.pools = book.pools
-        self.pods = book.pods
-        self.subscribe = book.subscribe
-        self.namespace_of = book.namespace_of
-        self.read = book.read
-        self.unread = book.unread
-
-        members = self._members = Membership(book)
-        self.pool_named = members.pool_named
-        self.pool_of = members.pool_of
-
-        tenancy = self._tenancy = Tenancy(book)
-        self.claimed = tenancy.claimed
-        self.sending = tenancy.sending
-        self.acknowledge = tenancy.acknowledge
-        self.is_ours = tenancy.is_ours
-        self.live = tenancy.live
-        self.state = tenancy.state
-
-        picks = self._picks = Picks(book, members)
-        self.attempts = picks.attempts
-        self.adrift = picks.adrift
-        self.assume = picks.assume
-        self.refused = picks.refused
-        self.expire = picks.expire
-        self.forget = picks.forget
-        self.failed = picks.failed
-        self.is_adrift = picks.is_adrift
-        self.in_flight = picks.in_flight
-        self.waits = picks.waits
-
+        tables = self._tables = Tables()
+        self.nodes = tables.nodes
+        self.pools = tables.pools
+        self.pods = tables.pods
+        self.owners = Ownership(tables)
+        self.claims = Claims(tables)
+        self.picks = Picks(tables, self.owners)
         self.templates = Templates()
         """The atelet DaemonSets."""
         self._atelets: dict[str, str] = {}
@@ -76,16 +55,32 @@ class Ledger:
     @property
     def generation(self) -> int:
         """Changes with everything that a decision about a pod can depend on, but for the time."""
-        return self._book.generation
+        return self._tables.generation
+
+    def subscribe(self, *, node: Listener | None = None, pool: Listener | None = None) -> None:
+        """Call `node` with a node's name, `pool` with a pool's UID, after anything about it changed."""
+        self._tables.subscribe(node=node, pool=pool)
+
+    def namespace_of(self, pool_uid: str) -> str:
+        """A pool's namespace; empty for one that is gone, or has not been seen yet."""
+        return self._tables.namespace_of(pool_uid)
+
+    def others_read(self, name: str, node_uid: str, reading: Reading) -> None:
+        """Other people's pods on a node were listed. Nothing happens when it is another node by now."""
+        self._tables.others_read(name, node_uid, reading)
+
+    def others_changed(self, name: str) -> None:
+        """What was listed there is true no longer."""
+        self._tables.others_changed(name)
 
     # Nodes.
 
     def node_seen(self, record: NodeRecord, now: float) -> None:
-        self.expire(now)
-        node = self._book.node(record.name)
+        self.picks.expire(now)
+        node = self._tables.node(record.name)
         before = node.record
         if before is None or not _same_node(before, record):
-            self._book.generation += 1
+            self._tables.generation += 1
         if before is None or before.labels != record.labels or before.taints != record.taints:
             self._need_atelet(node, record, now)
         if before is None or before.uid != record.uid:
@@ -93,26 +88,26 @@ class Ledger:
         if before is None or before.allocatable != record.allocatable:
             node.advertised |= {name for name, _ in record.allocatable if "/" in name}
         if node.record is None:
-            self._picks.forgive(inf)  # it may be what they waited for
-        self._tenancy.node_seen(node, record, now)
+            self.picks.expect_refused(inf)  # it may be what they waited for
+        self.claims.node_seen(node, record, now)
         node.weigh()
-        self._book.tell_node(record.name)
+        self._tables.tell_node(record.name)
 
     def node_gone(self, name: str, now: float) -> None:
         node = self.nodes.get(name)
         if node:
-            self._book.generation += 1
-            self._tenancy.disown(node, now)
+            self._tables.generation += 1
+            self.claims.node_gone(node, now)
             node.record, node.atelet = None, AteletNeed()
             node.review_atelets(now)
             node.weigh()
-            self._book.drop_node(node)
-            self._book.tell_node(name)
+            self._tables.drop_node(node)
+            self._tables.tell_node(name)
 
     # Pods.
 
     def pod_seen(self, record: PodRecord, now: float) -> None:
-        self.expire(now)
+        self.picks.expire(now)
         old = self.pods.get(record.uid)
         if old and not record.finished and _same_place(old, record):
             self.pods[record.uid] = record
@@ -120,7 +115,7 @@ class Ledger:
         if old:
             self._unfile(old, now)
         if record.node or record.finished:
-            self._picks.drop(record.uid)
+            self.picks.drop(record.uid)
         if not record.finished:
             self._file(record)
 
@@ -128,51 +123,51 @@ class Ledger:
         record = self.pods.get(uid)
         if record:
             self._unfile(record, now)
-        self._picks.drop(uid)
+        self.picks.drop(uid)
 
     def _file(self, record: PodRecord) -> None:
-        self._book.generation += 1
+        self._tables.generation += 1
         self.pods[record.uid] = record
-        pool_uid = self._members.file(record)
+        pool_uid = self.owners.file(record)
         if record.node:
-            self._book.node(record.node).load(record.shape, placeholder=record.placeholder, times=1)
+            self._tables.node(record.node).load(record.shape, placeholder=record.placeholder, times=1)
         else:
-            self._picks.file(record)
+            self.picks.file(record)
         self._join(record, pool_uid)
 
     def _unfile(self, record: PodRecord, now: float) -> None:
-        self._book.generation += 1
+        self._tables.generation += 1
         del self.pods[record.uid]
-        self._leave(record, self._members.unfile(record), now)
+        self._leave(record, self.owners.unfile(record), now)
         if record.node:
             node = self.nodes[record.node]
             node.load(record.shape, placeholder=record.placeholder, times=-1)
-            self._book.drop_node(node)
+            self._tables.drop_node(node)
         else:
-            self._picks.unfile(record)
+            self.picks.unfile(record)
 
     def _join(self, record: PodRecord, pool_uid: str) -> None:
-        book = self._book
+        tables = self._tables
         if not pool_uid:
-            book.tell_node(record.node)
+            tables.tell_node(record.node)
             return
-        pool = book.pool(pool_uid)
+        pool = tables.pool(pool_uid)
         pool.pods += 1
         pool.ateoms += not record.placeholder
         if not record.node:
             pool.unbound += 1
             pool.unbound_placeholders += record.placeholder
-            if not self._picks.picked(record.uid):
-                self._picks.expect(record, pool_uid, 1)
+            if not self.picks.picked(record.uid):
+                self.picks.expect(record, pool_uid, 1)
         else:
-            self._tenancy.move_in(record, pool_uid)
-            book.tell_node(record.node)
-        book.tell_pool(pool_uid)
+            self.claims.pod_bound(record, pool_uid)
+            tables.tell_node(record.node)
+        tables.tell_pool(pool_uid)
 
     def _leave(self, record: PodRecord, pool_uid: str, now: float) -> None:
-        book = self._book
+        tables = self._tables
         if not pool_uid:
-            book.tell_node(record.node)
+            tables.tell_node(record.node)
             return
         pool = self.pools[pool_uid]
         pool.pods -= 1
@@ -180,50 +175,50 @@ class Ledger:
         if not record.node:
             pool.unbound -= 1
             pool.unbound_placeholders -= record.placeholder
-            if not self._picks.picked(record.uid):
-                self._picks.expect(record, pool_uid, -1)
+            if not self.picks.picked(record.uid):
+                self.picks.expect(record, pool_uid, -1)
         else:
-            self._tenancy.move_out(record, pool, now)
-            book.tell_node(record.node)
-        book.tell_pool(pool_uid)
-        book.drop_pool(pool)
+            self.claims.pod_left(record, pool, now)
+            tables.tell_node(record.node)
+        tables.tell_pool(pool_uid)
+        tables.drop_pool(pool)
 
     # Pools.
 
     def pool_seen(self, record: PoolRecord, now: float) -> None:
-        self._book.generation += 1
-        pool = self._book.pool(record.uid)
+        self._tables.generation += 1
+        pool = self._tables.pool(record.uid)
         known = pool.record is not None
         if not known:
-            for pod in self._members.prove(record):
+            for pod in self.owners.prove(record):
                 self._leave(pod, record.uid, now)
                 self._join(pod, "")
-            pool = self._book.pool(record.uid)
+            pool = self._tables.pool(record.uid)
         if record.replicas > (pool.record.replicas if pool.record else 0):
             pool.raised = now
         was_warm, pool.record, pool.gone = pool.warm, record, False
-        self._move(self._members.name(record), now)
+        self._move(self.owners.name(record), now)
         if was_warm and not pool.warm:
-            cool(pool, now)
+            headroom_cooled(pool, now)
         if was_warm != pool.warm or not known:  # its pods may have been there first, and claim their nodes from now on
             for name in tuple(pool.nodes):
-                self._book.tell_node(name)
-        self._book.tell_pool(record.uid)
+                self._tables.tell_node(name)
+        self._tables.tell_pool(record.uid)
 
     def pool_gone(self, uid: str, now: float) -> None:
         pool = self.pools.get(uid)
         if not pool or not pool.record:
             return
-        self._book.generation += 1
+        self._tables.generation += 1
         record = pool.record
         if pool.warm:
-            cool(pool, now)
+            headroom_cooled(pool, now)
         pool.record, pool.gone = None, True
-        self._move(self._members.unname(record), now)
+        self._move(self.owners.unname(record), now)
         for name in tuple(pool.nodes):
-            self._book.tell_node(name)
-        self._book.tell_pool(uid)
-        self._book.drop_pool(pool)
+            self._tables.tell_node(name)
+        self._tables.tell_pool(uid)
+        self._tables.drop_pool(pool)
 
     def _move(self, moves: list[Move], now: float) -> None:
         for pod, before, after in moves:
@@ -241,10 +236,10 @@ class Ledger:
             self._need_atelets(now)
 
     def _need_atelets(self, now: float) -> None:
-        self._book.generation += 1
+        self._tables.generation += 1
         for name, node in self.nodes.items():
             if node.record and self._need_atelet(node, node.record, now):
-                self._book.tell_node(name)
+                self._tables.tell_node(name)
 
     def _need_atelet(self, node: Node, record: NodeRecord, now: float) -> bool:
         before, node.atelet = node.atelet, self.templates.need(record)
@@ -257,25 +252,25 @@ class Ledger:
         return pod_uid in self._atelets
 
     def atelet_seen(self, record: AteletRecord, now: float) -> None:
-        self._book.generation += 1
+        self._tables.generation += 1
         before = self._atelets.get(record.uid)
         if before is not None and before != record.node:
             self.atelet_gone(record.uid, now)
         self._atelets[record.uid] = record.node
-        node = self._book.node(record.node)
+        node = self._tables.node(record.node)
         node.atelets[record.uid] = record
         node.review_atelets(now)
-        self._book.tell_node(record.node)
+        self._tables.tell_node(record.node)
 
     def atelet_gone(self, uid: str, now: float) -> None:
         name = self._atelets.pop(uid, None)
         if name is not None:
-            self._book.generation += 1
+            self._tables.generation += 1
             node = self.nodes[name]
             del node.atelets[uid]
             node.review_atelets(now)
-            self._book.tell_node(name)
-            self._book.drop_node(node)
+            self._tables.tell_node(name)
+            self._tables.drop_node(node)
 
 
 def _same_node(old: NodeRecord, new: NodeRecord) -> bool:

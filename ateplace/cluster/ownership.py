@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from ateplace.cluster.records import PodRecord, PoolRecord
 from ateplace.cluster.state import Pool
-from ateplace.cluster.tables import Book
+from ateplace.cluster.tables import Tables
 
 K = TypeVar("K")
 
@@ -23,10 +23,10 @@ class Move(NamedTuple):
     after: str
 
 
-class Membership:
-    def __init__(self, book: Book) -> None:
-        self._pods = book.pods
-        self._pools = book.pools
+class Ownership:
+    def __init__(self, tables: Tables) -> None:
+        self._pods = tables.pods
+        self._pools = tables.pools
         self._named: dict[tuple[str, str], str] = {}
         self._unlabelled: dict[tuple[str, str], set[str]] = {}
         self._adopted: dict[str, str] = {}

@@ -28,7 +28,7 @@ class Warmth(enum.IntEnum):
     READY = 2
 
 
-class Tenant(Struct, gc=False):
+class PoolOnNode(Struct, gc=False):
     """One pool on one node."""
 
     value: str | None = None
@@ -71,7 +71,7 @@ class Node(Struct, gc=False):
     record: NodeRecord | None = None
     atelet: AteletNeed = AteletNeed()
     """What atelet takes here, or why it can never run."""
-    tenants: dict[str, Tenant] = field(default_factory=dict)
+    pools: dict[str, PoolOnNode] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
     """What ateoms, placeholders and picks count for here."""
     reserved: dict[str, int] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Node(Struct, gc=False):
     """The atelet pod that was last seen crash-looping here, and when."""
     reading: Reading | None = None
     claims: int = 0
-    """How many tenants have a claim."""
+    """How many pools have a claim."""
     claimed_since: float = inf
     """Since when there has been one, as this process saw it."""
     own: bool = False
@@ -184,7 +184,7 @@ class Pool(Struct, gc=False):
     record: PoolRecord | None = None
     gone: bool = False
     """Whether it was seen, and then seen to be gone. One that was never seen may merely be new."""
-    nodes: dict[str, Tenant] = field(default_factory=dict)
+    nodes: dict[str, PoolOnNode] = field(default_factory=dict)
     unbound: int = 0
     """Live pods of it that no node has yet, by our watch."""
     unbound_placeholders: int = 0

@@ -1,4 +1,4 @@
-"""The book that the ledger is kept in: one entry for each node, pool and pod, and who wants to hear of changes.
+"""The tables that the ledger is kept in: one entry for each node, pool and pod, and who wants to hear of changes.
 
 An entry is made by whatever first speaks of it, a watch, a pick or another object that names it, and goes when nothing
 speaks for it any more. What was read of a node's other pods goes when it is believed no longer.
@@ -7,8 +7,9 @@ speaks for it any more. What was read of a node's other pods goes when it is bel
 from collections.abc import Callable
 from typing import Final
 
+from ateplace.cluster.expiring import Expiring
 from ateplace.cluster.records import PodRecord
-from ateplace.cluster.state import Node, Pool, Reading, Tenant
+from ateplace.cluster.state import Node, Pool, PoolOnNode, Reading
 
 READ: Final = 60.0
 """For how long what was read of a node's other pods is believed, and kept."""
@@ -16,7 +17,7 @@ READ: Final = 60.0
 Listener = Callable[[str], None]
 
 
-class Book:
+class Tables:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.pools: dict[str, Pool] = {}
@@ -24,8 +25,8 @@ class Book:
         """Live pods by UID."""
         self.generation = 0
         """Changes with everything that a decision about a pod can depend on, but for the time."""
-        self._read: dict[str, float] = {}
-        """When nodes were read, oldest first."""
+        self._readings: Expiring[str, None] = Expiring(READ)
+        """Nodes that were read."""
         self._on_node: list[Listener] = []
         self._on_pool: list[Listener] = []
 
@@ -59,11 +60,11 @@ class Book:
             pool = self.pools[uid] = Pool(uid)
         return pool
 
-    def tenant(self, node: Node, pool_uid: str) -> Tenant:
-        tenant = node.tenants.get(pool_uid)
-        if tenant is None:
-            tenant = node.tenants[pool_uid] = self.pool(pool_uid).nodes[node.name] = Tenant()
-        return tenant
+    def pool_on_node(self, node: Node, pool_uid: str) -> PoolOnNode:
+        there = node.pools.get(pool_uid)
+        if there is None:
+            there = node.pools[pool_uid] = self.pool(pool_uid).nodes[node.name] = PoolOnNode()
+        return there
 
     def namespace_of(self, pool_uid: str) -> str:
         """A pool's namespace; empty for one that is gone, or has not been seen yet."""
@@ -72,9 +73,9 @@ class Book:
 
     # and go, unless something still speaks for them.
 
-    def drop_tenant(self, node: Node, pool_uid: str, tenant: Tenant) -> None:
-        if tenant.empty():
-            del node.tenants[pool_uid]
+    def drop_pool_on_node(self, node: Node, pool_uid: str, there: PoolOnNode) -> None:
+        if there.empty():
+            del node.pools[pool_uid]
             pool = self.pools[pool_uid]
             del pool.nodes[node.name]
             self.drop_pool(pool)
@@ -85,34 +86,29 @@ class Book:
             self.pools.pop(pool.uid, None)
 
     def drop_node(self, node: Node) -> None:
-        if not (node.record or node.tenants or node.atelets or node.pods):
+        if not (node.record or node.pools or node.atelets or node.pods):
             self.nodes.pop(node.name, None)
 
     # What was read of nodes.
 
-    def read(self, name: str, node_uid: str, reading: Reading) -> None:
+    def others_read(self, name: str, node_uid: str, reading: Reading) -> None:
         """Somebody listed the pods of a node."""
         node = self.nodes.get(name)
         if node and node.record and node.record.uid == node_uid:
             self.generation += 1
             node.reading = reading
-            self._read.pop(name, None)
-            self._read[name] = reading.at
+            self._readings.put(name, None, reading.at)
 
-    def unread(self, name: str) -> None:
+    def others_changed(self, name: str) -> None:
         """What was read about a node is true no longer: it is gone, or somebody is preempted there."""
         node = self.nodes.get(name)
         if node:
             self.generation += 1
             node.reading = None
-            self._read.pop(name, None)
+            self._readings.pop(name)
 
-    def unlearn(self, now: float) -> None:
+    def forget_readings(self, now: float) -> None:
         """What was read long ago, an entry for every pod of a node, is believed no more."""
-        while self._read:
-            name, at = next(iter(self._read.items()))
-            if now - at < READ:
-                return
-            del self._read[name]
+        for name, _ in self._readings.expire(now):
             if node := self.nodes.get(name):
                 node.reading = None

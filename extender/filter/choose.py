@@ -23,7 +23,7 @@ from typing import Final
 from msgspec import Struct
 
 from ateplace.cluster.resources import Amounts
-from ateplace.cluster.state import Node, Tenant, Warmth
+from ateplace.cluster.state import Node, PoolOnNode, Warmth
 from extender.context import Case
 from extender.filter.placeholders import Names, steer
 from extender.fit import CHANGED, HELD_BACK, UNCLAIMED, answerable, capacity, drop, no_room, service, unfit
@@ -57,7 +57,7 @@ def choose(case: Case, names: Names, *, excluded: Collection[str] = (), hold: bo
     if case.demand.placeholder:
         placed = steer(case, names, excluded)
         return Choice(placed) if placed else None
-    attempt = case.ledger.attempts.get(case.demand.uid)
+    attempt = case.ledger.picks.attempts.get(case.demand.uid)
     avoid = attempt.avoid if attempt else ()
     warm, crammed = _warm(case, names, {*avoid, *excluded}), _crammed(case, names, {*avoid, *excluded})
     seen: list[Node] = []
@@ -141,10 +141,10 @@ def _crammed(case: Case, names: Names, excluded: Collection[str]) -> Iterator[No
     pool, counted = case.demand.pool, case.demand.shape.counted
 
     def rank(node: Node) -> tuple[bool, bool, float, str]:
-        tenant = node.tenants.get(pool)
-        return not node.atelet_ready, tenant is None or tenant.value is None, -node.fullness, node.name
+        there = node.pools.get(pool)
+        return not node.atelet_ready, there is None or there.value is None, -node.fullness, node.name
 
-    full = [node for node in case.ledger.claimed.values() if _full(node, counted) and node.name in names]
+    full = [node for node in case.ledger.claims.nodes.values() if _full(node, counted) and node.name in names]
     yield from (node for node in sorted(full, key=rank) if _takes(case, node, names, excluded))
 
 
@@ -164,8 +164,8 @@ def _ranked(case: Case) -> Iterator[Node]:
     ready: list[Ranked] = []
     coming: list[Ranked] = []
     claimed = 0
-    for name, tenant in own.items():
-        if tenant.value is not None:
+    for name, there in own.items():
+        if there.value is not None:
             claimed += 1
             node = nodes[name]
             if node is not best and not _full(node, counted):
@@ -173,8 +173,8 @@ def _ranked(case: Case) -> Iterator[Node]:
     yield from _best_first(ready)
     others_ready: list[Ranked] = []
     others_coming: list[Ranked] = []
-    if claimed < len(ledger.claimed):
-        for name, node in ledger.claimed.items():
+    if claimed < len(ledger.claims.nodes):
+        for name, node in ledger.claims.nodes.items():
             if (name not in own or own[name].value is None) and not _full(node, counted):
                 (others_ready if node.atelet_ready else others_coming).append((-node.fullness, name, node))
     yield from _best_first(others_ready)
@@ -182,20 +182,20 @@ def _ranked(case: Case) -> Iterator[Node]:
     yield from _best_first(others_coming)
 
 
-def _fullest(own: Mapping[str, Tenant], nodes: Mapping[str, Node], counted: Amounts) -> Node | None:
+def _fullest(own: Mapping[str, PoolOnNode], nodes: Mapping[str, Node], counted: Amounts) -> Node | None:
     """The first of the ranking, if it is one of the pool's own nodes whose atelet is Ready.
 
     A pool may have hundreds, and this is where a call's time goes: whether a node is full is asked only of those that
     would be better than the best so far.
     """
     best, most = None, -1.0
-    for name, tenant in own.items():
+    for name, there in own.items():
         node = nodes[name]
         share = node.fullness
         if (
             share >= most
             and node.atelet_ready
-            and tenant.value is not None
+            and there.value is not None
             and (share > most or best is None or name < best.name)
             and not _full(node, counted)
         ):
@@ -243,7 +243,7 @@ def _ahead(case: Case, best: Node, seen: list[Node], warm: Iterator[Node], cold:
     spare = case.rules.open_ahead
     if pool is None or not spare or case.demand.placeholder:
         return ()
-    attempt = case.ledger.attempts.get(case.demand.uid)
+    attempt = case.ledger.picks.attempts.get(case.demand.uid)
     counted = attempt is not None and bool(attempt.node)
     need = pool.pending - (not counted) - (capacity(case, best) - 1)
     if need <= 0:
@@ -254,7 +254,7 @@ def _ahead(case: Case, best: Node, seen: list[Node], warm: Iterator[Node], cold:
             need -= capacity(case, node)
             if not answerable(case, node):
                 found.append(node)
-            elif not node.tenants[case.demand.pool].picks:
+            elif not node.pools[case.demand.pool].picks:
                 spare -= 1
             if need <= 0 or len(found) >= spare:
                 return tuple(found)
@@ -286,13 +286,13 @@ def _several(case: Case, warm: list[Node]) -> tuple[Node | None, tuple[str, ...]
     """
     held, fresh, coming = [], None, None
     for node in warm:
-        tenant = node.tenants.get(case.demand.pool)
-        if tenant is None or not (tenant.ateoms or tenant.picks):
+        there = node.pools.get(case.demand.pool)
+        if there is None or not (there.ateoms or there.picks):
             fresh = fresh or node
         elif node.atelet_bound:
             if _takes_uncounted(case, node):
                 held.append(node.name)
-        elif tenant.picks:
+        elif there.picks:
             coming = coming or node
     step = max(1, -(-len(held) // ALSO))
     return coming or fresh, tuple(sorted(held[::step]))
@@ -304,7 +304,7 @@ def _takes_uncounted(case: Case, node: Node) -> bool:
     shape, pools = case.demand.shape, case.ledger.pools
     if shape.requests is shape.counted and not case.rules.ateoms_per_node:
         return True
-    return capacity(case, node) > sum(pools[uid].picks for uid in node.tenants)
+    return capacity(case, node) > sum(pools[uid].picks for uid in node.pools)
 
 
 def _placeholders_elsewhere(case: Case) -> bool:
@@ -313,5 +313,5 @@ def _placeholders_elsewhere(case: Case) -> bool:
         node.atelet_ready
         and node.placeholders
         and all(node.reserved.get(name, 0) >= amount for name, amount in case.demand.shape.requests)
-        for node in case.ledger.claimed.values()
+        for node in case.ledger.claims.nodes.values()
     )

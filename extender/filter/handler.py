@@ -146,14 +146,14 @@ class Filter:
         try:
             yield
         except BaseException:
-            self._ledger.forget(uid)
+            self._ledger.picks.forget(uid)
             raise
         finally:
             del self._under_way[uid]
             over.set()
 
     async def _decide(self, call: Call) -> FilterResult:
-        self._ledger.expire(time.monotonic())
+        self._ledger.picks.expire(time.monotonic())
         wanted = demand(call.pod, call.record, await self._context.pool(call.record, call.until))
         case = self._context.case(wanted, call.begun)
         if answer := self._answered_already(case, call):
@@ -167,15 +167,15 @@ class Filter:
     def _answered_already(self, case: Case, call: Call) -> FilterResult | None:
         """The same node, when the scheduler asks again within the same cycle; or the refusal that a pod like this one
         got a moment ago."""
-        attempt = case.ledger.attempts.get(case.demand.uid)
+        attempt = case.ledger.picks.attempts.get(case.demand.uid)
         if attempt and attempt.node and attempt.version == case.demand.version and attempt.node in call.sent:
             node = case.ledger.nodes[attempt.node]
             if case.now - attempt.at <= REPLAY_SECONDS and _may_answer(case, node):
                 return self._answer(case, call, Choice(node))
-        case.ledger.failed(case.demand.uid)
+        case.ledger.picks.failed(case.demand.uid)
         call.holds = self._hold.holds(case)
         if not call.holds and (before := self._refusals.get(case, call.sent)):
-            case.ledger.refused(case.demand.uid, case.now)
+            case.ledger.picks.note_refusal(case.demand.uid, case.now)
             return self._say(call, before)
         return None
 
@@ -215,10 +215,10 @@ class Filter:
             await self._claims.open(node, wanted.pool, write=write, read=read, until=call.until, also=also)
         except (errors.NotFound, errors.Conflict, errors.Invalid, errors.Forbidden) as error:
             self._note_refused(call, node.name, error)
-            case.ledger.forget(wanted.uid)
+            case.ledger.picks.forget(wanted.uid)
             return self._context.case(wanted, call.begun), False
         # Time has passed: decide on this node again, by what is known now, without the pick itself.
-        case.ledger.forget(wanted.uid)
+        case.ledger.picks.forget(wanted.uid)
         case = self._context.case(wanted, call.begun)
         full = no_room(case, node)
         if call.watched and wanted.uid not in case.ledger.pods:
@@ -258,7 +258,7 @@ class Filter:
 
     def _assume(self, case: Case, node: Node) -> None:
         wanted = case.demand
-        case.ledger.assume(
+        case.ledger.picks.assume(
             wanted.uid,
             wanted.pool,
             node.name,
@@ -273,8 +273,8 @@ class Filter:
         ledger = self._ledger
         pool = ledger.pools.get(wanted.pool)
         return (
-            ledger.is_adrift(wanted.uid)
-            or ledger.waits(wanted.pool, wanted.shape, placeholder=wanted.placeholder)
+            ledger.picks.is_unpicked(wanted.uid)
+            or ledger.picks.refused_alike(wanted.pool, wanted.shape, placeholder=wanted.placeholder)
             or (not wanted.placeholder and pool is not None and pool.pending > 0)
         )
 
@@ -323,7 +323,7 @@ class Filter:
         """Why no node will do; TryAgain when that passes by itself: a refusal would let the scheduler preempt."""
         if call.refused:
             raise TryAgain(call.refused)
-        case.ledger.forget(case.demand.uid)
+        case.ledger.picks.forget(case.demand.uid)
         if case.served and case.claims:
             read = partial(must_read, case)
             self._claims.ahead(unserved(case, call.sent), case.demand.pool, read=read, wary=self._is_wary(case))
@@ -342,7 +342,7 @@ class Filter:
         if not (call.tried or call.reads or call.holds or PROMISED in reasons.values()):
             self._refusals.put(case, said)  # nothing was tried, so the same question has the same answer
         if not call.holds:
-            case.ledger.refused(case.demand.uid, case.now)
+            case.ledger.picks.note_refusal(case.demand.uid, case.now)
         return self._say(call, said)
 
     def _say(self, call: Call, said: Refusal) -> FilterResult:

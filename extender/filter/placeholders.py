@@ -31,16 +31,16 @@ class Names(Protocol):
 
 def steer(case: Case, names: Names, excluded: Collection[str]) -> Node | None:
     """The node for this placeholder; None when none of those sent will do."""
-    attempt = case.ledger.attempts.get(case.demand.uid)
+    attempt = case.ledger.picks.attempts.get(case.demand.uid)
     avoid = attempt.avoid if attempt else ()
 
     def rank(node: Node) -> tuple[bool, int, int, str]:
         return node.name in avoid, -node.warmth(), _here(case, node), node.name
 
-    best = min(_fitting(case, names, case.ledger.claimed, excluded), key=rank, default=None)
+    best = min(_fitting(case, names, case.ledger.claims.nodes, excluded), key=rank, default=None)
     if best is not None and best.name not in avoid and not _all_on(case, best):
         return best
-    unclaimed = (name for name in names.all() if name not in case.ledger.claimed)
+    unclaimed = (name for name in names.all() if name not in case.ledger.claims.nodes)
     cold = min(_fitting(case, names, unclaimed, {*excluded, *avoid}), key=rank, default=None)
     return cold or best or min(_fitting(case, names, names.all(), excluded), key=rank, default=None)
 
@@ -52,8 +52,8 @@ def _fitting(case: Case, names: Names, among: Iterable[str], excluded: Collectio
 
 def _here(case: Case, node: Node) -> int:
     """How many of this pool's placeholders are on the node, or on their way there."""
-    tenant = node.tenants.get(case.demand.pool)
-    return tenant.placeholders + tenant.picks if tenant else 0
+    there = node.pools.get(case.demand.pool)
+    return there.placeholders + there.picks if there else 0
 
 
 def _all_on(case: Case, node: Node) -> bool:
@@ -61,4 +61,4 @@ def _all_on(case: Case, node: Node) -> bool:
     pool = case.ledger.pools.get(case.demand.pool)
     if pool is None or not _here(case, node):
         return False
-    return not any(tenant.placeholders or tenant.picks for name, tenant in pool.nodes.items() if name != node.name)
+    return not any(there.placeholders or there.picks for name, there in pool.nodes.items() if name != node.name)

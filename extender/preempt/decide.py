@@ -110,7 +110,7 @@ def for_the_next(
     for one in sorted(there, key=lambda each: (each.node, each.uid)):
         if len(found) >= need:
             break
-        if case.ledger.pool_of(one) != case.demand.pool:
+        if case.ledger.owners.pool_of(one) != case.demand.pool:
             continue
         has = dict(one.shape.requests)
         if any(has.get(name, 0) < amount for name, amount in wanted):
@@ -133,7 +133,7 @@ def best(case: Case, keep: Mapping[str, MetaVictims], victims: Victims) -> str:
         return ""
 
     def rank(name: str) -> tuple[int, bool, int, str]:
-        foreign = any(case.ledger.pool_of(case.ledger.pods[uid]) != case.demand.pool for uid in named[name])
+        foreign = any(case.ledger.owners.pool_of(case.ledger.pods[uid]) != case.demand.pool for uid in named[name])
         return keep[name].violations, foreign, len(new_victims(case, keep[name], victims)), name
 
     return min(keep, key=rank, default="")

@@ -93,7 +93,7 @@ class Evictions:
             log.warning("placeholder could not be ended", extra={**about, "reason": str(error)})
             return None
         log.info("placeholder ended", extra=about)
-        pool = self._ledger.pool_of(victim)
+        pool = self._ledger.owners.pool_of(victim)
         if self._known(pool):
             self._counted[pool] = f"{victim.namespace}/{victim.pool}"
             self._refills.owe(pool, self._counted[pool])
@@ -112,7 +112,7 @@ class Evictions:
         if old and (new is None or new.uid != old.uid) and (awaited := self._awaited.pop(old.uid, None)):
             awaited.set_result(None)
         if self._counted and new and new.placeholder and new.node and not (old and old.node):
-            self._refills.paid(self._ledger.pool_of(new))
+            self._refills.paid(self._ledger.owners.pool_of(new))
 
     def _known(self, uid: str) -> bool:
         pool = self._ledger.pools.get(uid)

@@ -119,7 +119,7 @@ class Preempt:
             return answer, f"{found}: {name}"
         for name, one in verdict.keep.items():
             if any(pod.uid not in case.ledger.pods for pod in one.pods or ()):
-                case.ledger.unread(name)  # when the pod comes back, those are gone
+                case.ledger.others_changed(name)  # when the pod comes back, those are gone
         return verdict.keep, f"{found}: {', '.join(verdict.keep) or 'none'}"
 
     def _for_the_next(self, case: Case, verdict: Verdict, own: str, count: int) -> list[PodRecord]:

@@ -58,7 +58,7 @@ class Late:
     async def look(self, name: str) -> float | None:
         """Seconds until the next look; None when nobody waits here."""
         node = self._ledger.nodes.get(name)
-        if node is None or node.record is None or node.atelet_ready or not any(t.ateoms for t in node.tenants.values()):
+        if node is None or node.record is None or node.atelet_ready or not any(t.ateoms for t in node.pools.values()):
             self._waits.pop(name, None)
             return None
         now, late, reason = self._clock(), self._settings.reconciler.atelet_late, why(node)

@@ -79,9 +79,9 @@ def decide(ledger: Ledger, unbound: Unbound, name: str, now: float, settings: Re
     release: list[Release] = []
     again = inf
     homeless = _homeless(node)
-    for uid, tenant in node.tenants.items():
+    for uid, tenant in node.pools.items():
         pool = ledger.pools[uid]
-        if ledger.live(name, uid):
+        if ledger.claims.live(name, uid):
             missing = tenant.value is None or not readable(tenant.value)
             if missing and pool.record is not None and names.can_be_claimed_for(uid):
                 add.append(uid)
@@ -136,6 +136,6 @@ def _homeless(node: Node) -> int:
     strangers = (
         node.ateoms
         + node.placeholders
-        - sum(tenant.ateoms + tenant.placeholders + tenant.picks for tenant in node.tenants.values())
+        - sum(tenant.ateoms + tenant.placeholders + tenant.picks for tenant in node.pools.values())
     )
     return min(node.ateoms, strangers)

@@ -77,7 +77,7 @@ class Claims:
 
     def begin(self) -> None:
         """At the beginning of a term: what is claimed already is no news."""
-        for name, node in self._view.ledger.claimed.items():
+        for name, node in self._view.ledger.claims.nodes.items():
             if node.record:
                 self._told[name] = node.record.uid, _claiming(node)
 
@@ -122,7 +122,7 @@ class Claims:
         sent = boottime()
         version = await self._patch(name, metadata)
         for pool in plan.add:
-            self._view.ledger.acknowledge(
+            self._view.ledger.claims.acknowledge(
                 name, plan.uid, pool, value=value, version=version, sent=sent, now=self._clock()
             )
             log.info("claimed", extra={"node": name, "pool": self._pool(pool)})
@@ -284,7 +284,7 @@ class Claims:
 
 def _claiming(node: Node) -> frozenset[str]:
     """The pools that have a claim on a node."""
-    return frozenset(uid for uid, tenant in node.tenants.items() if tenant.value is not None)
+    return frozenset(uid for uid, tenant in node.pools.items() if tenant.value is not None)
 
 
 def _live(pod: Pod) -> bool:

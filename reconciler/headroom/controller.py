@@ -130,7 +130,7 @@ class Headroom:
         if old and new and old.node == new.node and old.finished is new.finished:
             return
         for pod in (old, new):
-            uid = self._view.ledger.pool_of(pod) if pod else ""
+            uid = self._view.ledger.owners.pool_of(pod) if pod else ""
             if uid in self.wanted and (uid in self._watched or self._stranded(uid)):
                 self.queue.add(uid)
 
@@ -207,7 +207,7 @@ class Headroom:
     def _filled_in(self, uid: str, shape: placeholder.Mould) -> placeholder.Mould:
         if not _open(shape):
             return shape
-        pool_of = self._view.ledger.pool_of
+        pool_of = self._view.ledger.owners.pool_of
         live = (one for one in self._view.ateoms.store.values() if not one.finished and pool_of(one) == uid)
         return shape.filled_in({one.shape.requests for one in live})
 

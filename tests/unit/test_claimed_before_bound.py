@@ -127,7 +127,7 @@ class Machine(RuleBasedStateMachine):
             self.call = Call(uid, self.now, self.now, f"{self.now}-{self.version}")
 
     def answer(self, uid: str, begun: float) -> bool:
-        tenant = self.extender.nodes["n1"].tenants.get("A")
+        tenant = self.extender.nodes["n1"].pools.get("A")
         if answerable(tenant, min(begun, self.now - LINGER / 2)):
             self.answered.add(uid)
             return True
@@ -145,7 +145,7 @@ class Machine(RuleBasedStateMachine):
     def the_extender_hears_that_it_was_and_answers(self) -> None:
         call, node = self.call, self.written
         assert call and node
-        self.extender.acknowledge(
+        self.extender.claims.acknowledge(
             "n1", "n1-uid", "A", value=call.value, version=node.version, sent=call.sent, now=self.now
         )
         self.call = self.written = None

@@ -206,7 +206,7 @@ def test_a_claim_that_is_refused_is_an_error_and_no_refusal(tmp_path: Path, fate
 
     async def use(rig: Rig) -> FilterResult:
         answer = await rig.filter("n1")
-        assert not rig.ledger.attempts
+        assert not rig.ledger.picks.attempts
         return answer
 
     said = ask(tmp_path, Api(fate), use, "n1")
@@ -276,7 +276,7 @@ def test_a_pod_that_is_deleted_while_its_node_is_claimed_is_not_counted_there(tm
 
         rig.api.fates.append(deleted)
         answer = await rig.filter("n1")
-        assert not rig.ledger.attempts and rig.ledger.nodes["n1"].pods == 0
+        assert not rig.ledger.picks.attempts and rig.ledger.nodes["n1"].pods == 0
         return answer
 
     assert ask(tmp_path, Api(), use, "n1").error == f"ateplace: {GONE}"
@@ -292,7 +292,7 @@ def test_a_call_that_fails_in_a_way_nobody_thought_of_leaves_no_pick(
         monkeypatch.setattr(rig.verbs.claims, "open", fails)
         with pytest.raises(msgspec.ValidationError):
             await rig.filter("n1")
-        assert not rig.ledger.attempts
+        assert not rig.ledger.picks.attempts
 
     ask(tmp_path, Api(), use, "n1")
 
@@ -416,7 +416,7 @@ def test_a_replay_while_the_first_call_still_claims_gets_the_same_node(tmp_path:
         second = await rig.filter("n1", "n2")
         assert (await first).node_names == second.node_names == ["n1"]
         assert rig.api.seen == ["PATCH"]
-        assert [one.node for one in rig.ledger.attempts.values()] == ["n1"]
+        assert [one.node for one in rig.ledger.picks.attempts.values()] == ["n1"]
 
     ask(tmp_path, Api(), use, "n1", "n2")
 
@@ -476,10 +476,10 @@ def test_the_share_of_warm_picks_is_that_of_ateoms(tmp_path: Path) -> None:
 def test_picks_in_flight_are_those_that_were_answered() -> None:
     known = ledger(node("n1"), node("n2"), pool(), pod("p"), pod("q"), pod("r"))
     for uid in ("p", "q", "r"):
-        known.assume(uid, "A", "n1", SMALL, now=0)
-    known.failed("q")
-    known.forget("r")
-    assert known.in_flight() == 1
+        known.picks.assume(uid, "A", "n1", SMALL, now=0)
+    known.picks.failed("q")
+    known.picks.forget("r")
+    assert known.picks.in_flight() == 1
 
 
 @pytest.mark.parametrize(
@@ -621,7 +621,7 @@ def test_a_call_that_waits_too_long_for_another_one_says_so(tmp_path: Path) -> N
         assert (await rig.filter("n1")).error == f"ateplace: {BUSY}"
         gate.set()
         assert (await first).node_names == ["n1"], "its pick was not forgotten for the other's sake"
-        assert rig.ledger.attempts
+        assert rig.ledger.picks.attempts
 
     ask(tmp_path, Api(), use, "n1")
 
@@ -671,7 +671,7 @@ def test_among_nodes_that_others_have_filled_each_call_looks_at_other_ones(
             if not answer.error:
                 break
             for name in names_:
-                rig.ledger.unread(name)
+                rig.ledger.others_changed(name)
         return answer
 
     answer = ask(tmp_path, Api(), use)

@@ -32,7 +32,7 @@ def picked(decided: Case, *names: str, hold: bool = False) -> str | None:
 def others(known: Ledger, name: str, *, cpu: int = 0, pods: int = 1, port: int = 0) -> None:
     """Somebody else's pods were read there."""
     ports = frozenset({("TCP", port)} if port else ())
-    known.read(name, f"{name}-uid", Reading((("cpu", cpu),), pods, ports, 0.0))
+    known.others_read(name, f"{name}-uid", Reading((("cpu", cpu),), pods, ports, 0.0))
 
 
 FULLER = [*ready("a", "A", pods=[pod("1", "a")]), *ready("b", "A", pods=[pod("2", "b"), pod("3", "b")])]
@@ -71,8 +71,8 @@ def test_a_burst_fills_a_node_before_it_opens_the_next() -> None:
         free = [name for name in "abc" if sum(one == name for one in chosen) < 3]
         name = picked(case(known, uid=str(number)), *free)
         assert name
-        known.acknowledge(name, f"{name}-uid", "A", value="t", version=number + 2, sent=0, now=0)
-        known.assume(str(number), "A", name, SMALL, now=0)
+        known.claims.acknowledge(name, f"{name}-uid", "A", value="t", version=number + 2, sent=0, now=0)
+        known.picks.assume(str(number), "A", name, SMALL, now=0)
         chosen.append(name)
     assert "".join(chosen) == "aaabbbc"
 
@@ -88,8 +88,8 @@ def test_a_resource_that_the_scheduler_ignores_and_no_node_has_fills_none() -> N
     for number in range(4):
         choice = choose(case(known, uid=str(number), shape=gated), sent("a", "b", "c"))
         assert choice and choice.ahead == ()
-        known.acknowledge(choice.node.name, f"{choice.node.name}-uid", "A", value="t", version=9, sent=0, now=0)
-        known.assume(str(number), "A", choice.node.name, gated, now=0)
+        known.claims.acknowledge(choice.node.name, f"{choice.node.name}-uid", "A", value="t", version=9, sent=0, now=0)
+        known.picks.assume(str(number), "A", choice.node.name, gated, now=0)
         chosen.append(choice.node.name)
     assert chosen == ["a"] * 4
 
@@ -98,8 +98,8 @@ def test_a_node_that_failed_this_pod_comes_last_even_behind_cold_ones() -> None:
     known = ledger(*ready("a", "A"), *ready("b", "A"), node("c"))
     for failed, expected in ((None, "a"), ("a", "b"), ("b", "c"), ("c", "a")):
         if failed:
-            known.assume("new", "A", failed, SMALL, now=0)
-            known.failed("new")
+            known.picks.assume("new", "A", failed, SMALL, now=0)
+            known.picks.failed("new")
         assert picked(case(known), "a", "b", "c") == expected
 
 
@@ -209,16 +209,16 @@ def test_what_others_take_on_a_node_counts_for_a_while_after_it_was_opened() -> 
 def test_picks_in_flight_count_against_the_room_beside_atelet() -> None:
     known = ledger(node("a", cpu=2500))
     decided = case(known, atelet_template=template(cpu=500))
-    known.assume("1", "A", "a", SMALL, now=0)
+    known.picks.assume("1", "A", "a", SMALL, now=0)
     assert picked(decided, "a") == "a"
-    known.assume("2", "A", "a", SMALL, now=0)
+    known.picks.assume("2", "A", "a", SMALL, now=0)
     assert refusals(decided, ["a"]) == {"a": why.NO_ROOM}
 
 
 def opened(known: Ledger, name: str, version: int = 2) -> None:
     """This process has opened the node for pool A."""
-    known.sending(name, "A", "t", opening=True)
-    known.acknowledge(name, f"{name}-uid", "A", value="t", version=version, sent=0, now=0, opened=True)
+    known.claims.sending(name, "A", "t", opening=True)
+    known.claims.acknowledge(name, f"{name}-uid", "A", value="t", version=version, sent=0, now=0, opened=True)
 
 
 def ahead(decided: Case, names: list[str]) -> list[str]:
@@ -270,7 +270,7 @@ def test_nothing_is_claimed_ahead_for_pods_that_are_stuck_or_for_placeholders_th
     for number in range(20):
         known.pod_seen(pod(f"ph{number}", placeholder=True), 0)
         known.pod_seen(pod(f"stuck{number}"), 0)
-        known.refused(f"stuck{number}", 0)
+        known.picks.note_refusal(f"stuck{number}", 0)
     assert ahead(decided, NAMES) == ["n01", "n02", "n03"]
     known.node_seen(node("n99"), 1)
     assert len(ahead(decided, NAMES)) == 8, "it may be what they waited for"
@@ -306,8 +306,8 @@ def test_a_pod_with_preferences_gets_what_its_pool_holds_and_one_fresh_node() ->
 
 def test_a_pod_with_preferences_does_not_get_a_node_that_failed_it_while_there_is_another() -> None:
     known = ledger(node("a"), node("b"))
-    known.assume("new", "A", "a", SMALL, now=0)
-    known.failed("new")
+    known.picks.assume("new", "A", "a", SMALL, now=0)
+    known.picks.failed("new")
     assert picked(case(known, choosy=True), "a", "b") == "b"
     assert picked(case(known, choosy=True), "a") == "a"
 
@@ -330,7 +330,7 @@ def test_pods_with_preferences_do_not_fill_a_node_beyond_what_no_scheduler_count
         choice = choose(case(known, uid=uid, shape=shape, rules=rules, choosy=True), sent(*"abcdefg"))
         assert choice
         there += "a" in {choice.node.name, *choice.also}
-        known.assume(uid, "A", choice.node.name, shape, now=0)
+        known.picks.assume(uid, "A", choice.node.name, shape, now=0)
     assert there == 3
 
 
@@ -350,7 +350,7 @@ def test_a_burst_of_pods_with_preferences_takes_as_many_nodes_as_it_needs() -> N
         for one in (choice.node, *choice.ahead):
             if not one.claims:
                 opened(known, one.name)
-        known.assume(str(each), "A", choice.node.name, SMALL, now=0)
+        known.picks.assume(str(each), "A", choice.node.name, SMALL, now=0)
         used[choice.node.name] = used.get(choice.node.name, 0) + 1
     assert sorted(used.values()) == [6, 8, 8, 8]
 
@@ -443,9 +443,9 @@ def test_a_node_that_we_opened_is_filled_at_once_and_one_that_somebody_else_clai
     opened(known, "n1")
     for each in range(15):
         assert picked(half(known, str(each)), "n1") == "n1"
-        known.assume(str(each), "A", "n1", HALF, now=0)
+        known.picks.assume(str(each), "A", "n1", HALF, now=0)
     assert refusals(half(known, "15"), ["n1"]) == {"n1": why.NO_ROOM}
-    known.failed("14")
+    known.picks.failed("14")
     assert picked(half(known, "15"), "n1") == "n1"
     known.node_seen(node("n1", "A", version=3), 1)
     assert refusals(half(known, "15"), ["n1"]) == {"n1": why.COMING}, "the value is not ours"
@@ -454,7 +454,7 @@ def test_a_node_that_we_opened_is_filled_at_once_and_one_that_somebody_else_clai
 def test_a_write_of_our_own_for_another_pool_leaves_the_node_ours() -> None:
     known = ledger(node("n1"))
     opened(known, "n1")
-    known.sending("n1", "B", "u", opening=False)
+    known.claims.sending("n1", "B", "u", opening=False)
     known.node_seen(structs.replace(node("n1", "A", "B", version=3), claims={"A": "t", "B": "u"}), 1)
     assert known.nodes["n1"].own, "the watch was quicker than the answer"
     known.node_seen(node("n1", version=4), 2)
@@ -476,5 +476,5 @@ def test_nodes_are_chosen_in_the_order_that_sorting_them_all_would_give(data: st
     def rank(one: Node) -> tuple[bool, bool, float, str]:
         return not one.atelet_ready, "A" not in (one.record.claims if one.record else ()), -one.fullness, one.name
 
-    fitting = [one for one in known.claimed.values() if one.used.get("cpu", 0) + 1000 <= 4000]
+    fitting = [one for one in known.claims.nodes.values() if one.used.get("cpu", 0) + 1000 <= 4000]
     assert list(_ranked(case(known))) == sorted(fitting, key=rank)

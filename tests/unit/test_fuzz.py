@@ -166,9 +166,9 @@ async def run(seed: int) -> None:
         watch._mirror.begin()
         for key, old, new in watch._mirror.end(2**62):
             watch._on_change(key, old, new)
-    ledger.expire(time.monotonic() + 1e6)
-    assert (ledger.pods, ledger.attempts, ledger.pools, ledger.nodes) == ({}, {}, {}, {})
-    assert (ledger.adrift.used, ledger.adrift.reserved) == ({}, {})
+    ledger.picks.expire(time.monotonic() + 1e6)
+    assert (ledger.pods, ledger.picks.attempts, ledger.pools, ledger.nodes) == ({}, {}, {}, {})
+    assert (ledger.picks.unpicked.used, ledger.picks.unpicked.reserved) == ({}, {})
 
 
 def check(seeds: range) -> None:

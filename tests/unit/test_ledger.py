@@ -42,17 +42,17 @@ def atelet(
 
 
 def acknowledge(ledger: Ledger, version: int, *, sent: float = 0.0, value: str = "t") -> None:
-    ledger.acknowledge("n1", "n1-uid", "A", value=value, version=version, sent=sent, now=sent)
+    ledger.claims.acknowledge("n1", "n1-uid", "A", value=value, version=version, sent=sent, now=sent)
 
 
 def answerable(ledger: Ledger, after: float) -> bool:
-    return claims_.answerable(ledger.nodes["n1"].tenants.get("A"), after)
+    return claims_.answerable(ledger.nodes["n1"].pools.get("A"), after)
 
 
 def idle(ledger: Ledger, now: float) -> float | None:
     """Seconds that pool A's claim on n1 has been unused and unchanged; None when it is in use or there is none."""
-    tenant = ledger.nodes["n1"].tenants.get("A")
-    if tenant is None or tenant.value is None or ledger.live("n1", "A"):
+    tenant = ledger.nodes["n1"].pools.get("A")
+    if tenant is None or tenant.value is None or ledger.claims.live("n1", "A"):
         return None
     return now - max(tenant.changed, tenant.unused)
 
@@ -60,23 +60,25 @@ def idle(ledger: Ledger, now: float) -> float | None:
 def missing(ledger: Ledger, name: str) -> list[str]:
     """Pools that have live pods on a node and no claim there."""
     node = ledger.nodes.get(name)
-    return [uid for uid, one in node.tenants.items() if one.value is None and ledger.live(name, uid)] if node else []
+    return (
+        [uid for uid, one in node.pools.items() if one.value is None and ledger.claims.live(name, uid)] if node else []
+    )
 
 
 def test_a_claim_goes_from_none_to_fresh_to_held_to_lingering_to_none() -> None:
     ledger = Ledger()
     ledger.node_seen(node(), 0)
-    states = [ledger.state("n1", "A")]
+    states = [ledger.claims.state("n1", "A")]
     acknowledge(ledger, 2, sent=1)
-    states.append(ledger.state("n1", "A"))
+    states.append(ledger.claims.state("n1", "A"))
     ledger.pod_seen(pod(on="n1"), 2)
-    states.append(ledger.state("n1", "A"))
+    states.append(ledger.claims.state("n1", "A"))
     ledger.pod_gone("p1", 3)
-    states.append(ledger.state("n1", "A"))
+    states.append(ledger.claims.state("n1", "A"))
     ledger.node_seen(node(version=9), 4)
-    states.append(ledger.state("n1", "A"))
+    states.append(ledger.claims.state("n1", "A"))
     assert states == [State.NONE, State.FRESH, State.HELD, State.LINGERING, State.NONE]
-    assert not ledger.pools and not ledger.claimed
+    assert not ledger.pools and not ledger.claims.nodes
 
 
 def test_a_claim_is_idle_since_it_was_last_used_or_last_changed_whichever_is_later() -> None:
@@ -121,8 +123,8 @@ def test_an_acknowledgement_that_arrives_after_the_removal_was_watched_is_ignore
     ledger.node_seen(node(version=6), 0)
     acknowledge(ledger, 5)
     assert not answerable(ledger, -1)
-    assert ledger.state("n1", "A") is State.NONE
-    assert not ledger.pools and not ledger.nodes["n1"].tenants, "nothing speaks for it"
+    assert ledger.claims.state("n1", "A") is State.NONE
+    assert not ledger.pools and not ledger.nodes["n1"].pools, "nothing speaks for it"
 
 
 @pytest.mark.parametrize("quicker", [True, False], ids=["watched before the acknowledgement", "watched after it"])
@@ -143,21 +145,21 @@ def test_another_node_under_the_same_name_has_none_of_the_old_ones_claims() -> N
     ledger = Ledger()
     ledger.node_seen(node(), 0)
     acknowledge(ledger, 5)
-    ledger.read("n1", "n1-uid", Reading((), 0, frozenset(), 0))
+    ledger.others_read("n1", "n1-uid", Reading((), 0, frozenset(), 0))
     ledger.node_seen(node(uid="other", version=7), 1)
-    assert ledger.state("n1", "A") is State.NONE
+    assert ledger.claims.state("n1", "A") is State.NONE
     assert ledger.nodes["n1"].reading is None
     acknowledge(ledger, 8)
-    assert ledger.state("n1", "A") is State.NONE, "the write was to the old node"
+    assert ledger.claims.state("n1", "A") is State.NONE, "the write was to the old node"
 
 
 def test_succeeded_and_failed_pods_hold_nothing_and_terminating_ones_do() -> None:
     ledger = Ledger()
     ledger.node_seen(node(A="1"), 0)
     ledger.pod_seen(pod(on="n1", terminating=True), 0)
-    assert ledger.state("n1", "A") is State.HELD
+    assert ledger.claims.state("n1", "A") is State.HELD
     ledger.pod_seen(pod(on="n1", finished=True), 1)
-    assert ledger.state("n1", "A") is State.LINGERING
+    assert ledger.claims.state("n1", "A") is State.LINGERING
     assert ledger.nodes["n1"].pods == 0
 
 
@@ -183,8 +185,8 @@ def test_a_pod_with_the_uid_of_a_pool_in_another_namespace_holds_nothing(pool_fi
     ledger.pod_seen(forged, 0)
     ledger.pool_seen(pool(), 0)
     ledger.pod_seen(real, 0)
-    assert (ledger.live("n1", "A"), ledger.live("n2", "A"), ledger.pools["A"].pods) == (0, 1, 1)
-    assert ledger.pool_of(forged) == "" and ledger.nodes["n1"].pods == 1
+    assert (ledger.claims.live("n1", "A"), ledger.claims.live("n2", "A"), ledger.pools["A"].pods) == (0, 1, 1)
+    assert ledger.owners.pool_of(forged) == "" and ledger.nodes["n1"].pods == 1
     ledger.pool_gone("A", 1)
     for uid in ("f", "r"):
         ledger.pod_gone(uid, 2)
@@ -196,9 +198,9 @@ def test_placeholders_hold_a_claim_only_while_their_pool_is_warm() -> None:
     ledger.pool_seen(pool(), 0)
     ledger.node_seen(node(A="1"), 0)
     ledger.pod_seen(pod(on="n1", placeholder=True), 0)
-    assert ledger.state("n1", "A") is State.HELD
+    assert ledger.claims.state("n1", "A") is State.HELD
     ledger.pool_seen(pool(warm=False), 5)
-    assert ledger.state("n1", "A") is State.LINGERING
+    assert ledger.claims.state("n1", "A") is State.LINGERING
     assert idle(ledger, 7) == 2
 
 
@@ -207,43 +209,43 @@ def test_a_pick_counts_until_the_watch_shows_where_the_pod_is() -> None:
     ledger.node_seen(node(), 0)
     ledger.node_seen(node("n2"), 0)
     ledger.pod_seen(pod(), 0)
-    ledger.assume("p1", "A", "n1", SMALL, now=0)
+    ledger.picks.assume("p1", "A", "n1", SMALL, now=0)
     assert (ledger.nodes["n1"].ateoms, ledger.pools["A"].pending) == (1, 0)
     ledger.pod_seen(pod(on="n2"), 1)
     assert (ledger.nodes["n1"].ateoms, ledger.nodes["n2"].ateoms) == (0, 1)
-    assert not ledger.attempts
+    assert not ledger.picks.attempts
 
 
 def test_a_node_that_failed_a_pod_is_remembered_for_it_until_it_is_bound() -> None:
     ledger = Ledger()
-    ledger.assume("p1", "A", "n1", SMALL, now=0)
-    ledger.failed("p1")
-    ledger.assume("p1", "A", "n2", SMALL, now=1)
-    ledger.failed("p1")
-    ledger.forget("p1")
-    assert ledger.attempts["p1"].avoid == ("n1", "n2")
+    ledger.picks.assume("p1", "A", "n1", SMALL, now=0)
+    ledger.picks.failed("p1")
+    ledger.picks.assume("p1", "A", "n2", SMALL, now=1)
+    ledger.picks.failed("p1")
+    ledger.picks.forget("p1")
+    assert ledger.picks.attempts["p1"].avoid == ("n1", "n2")
     assert not ledger.pools, "nothing in flight"
     ledger.pod_seen(pod(on="n3"), 2)
-    assert not ledger.attempts
+    assert not ledger.picks.attempts
 
 
 def test_a_pick_that_nobody_speaks_of_again_expires() -> None:
     ledger = Ledger()
     ledger.pod_seen(pod("p1"), 0)
-    ledger.assume("p1", "A", "n1", SMALL, now=0)
-    ledger.assume("p2", "A", "n1", SMALL, now=EXPIRY - 1)
-    ledger.assume("p3", "A", "n1", SMALL, now=EXPIRY)
-    assert list(ledger.attempts) == ["p2", "p3"]
+    ledger.picks.assume("p1", "A", "n1", SMALL, now=0)
+    ledger.picks.assume("p2", "A", "n1", SMALL, now=EXPIRY - 1)
+    ledger.picks.assume("p3", "A", "n1", SMALL, now=EXPIRY)
+    assert list(ledger.picks.attempts) == ["p2", "p3"]
 
 
 def test_a_pick_for_a_pod_that_the_watch_never_showed_expires_soon_and_with_any_event() -> None:
     ledger = Ledger()
     ledger.pod_seen(pod("p1"), 0)
     for uid in ("p1", "p2", "p3"):
-        ledger.assume(uid, "A", "n1", SMALL, now=0)
+        ledger.picks.assume(uid, "A", "n1", SMALL, now=0)
     ledger.pod_seen(pod("p3"), UNSEEN - 1)
     ledger.node_seen(node(), UNSEEN)
-    assert list(ledger.attempts) == ["p1", "p3"]
+    assert list(ledger.picks.attempts) == ["p1", "p3"]
     assert ledger.nodes["n1"].pods == 2
 
 
@@ -252,7 +254,7 @@ def test_an_ateom_that_becomes_a_placeholder_counts_as_one() -> None:
     ledger.pool_seen(pool(warm=False), 0)
     ledger.pod_seen(pod(on="n1"), 0)
     ledger.pod_seen(pod(on="n1", placeholder=True), 1)
-    assert (ledger.live("n1", "A"), ledger.nodes["n1"].placeholders) == (0, 1)
+    assert (ledger.claims.live("n1", "A"), ledger.nodes["n1"].placeholders) == (0, 1)
     ledger.pod_gone("p1", 2)
     assert not ledger.nodes
 
@@ -261,20 +263,20 @@ def test_placeholders_of_a_pool_that_nobody_has_seen_hold_nothing_and_ateoms_do(
     ledger = Ledger()
     ledger.node_seen(node(A="1"), 0)
     ledger.pod_seen(pod(on="n1", placeholder=True), 0)
-    assert ledger.state("n1", "A") is State.FRESH
+    assert ledger.claims.state("n1", "A") is State.FRESH
     ledger.pool_seen(pool(), 5)
-    assert ledger.state("n1", "A") is State.HELD
+    assert ledger.claims.state("n1", "A") is State.HELD
     ledger.pool_gone("A", 10)
     assert idle(ledger, 12) == 2
     ledger.pod_seen(pod("p2", on="n1"), 13)
-    assert ledger.state("n1", "A") is State.HELD, "an ateom that its pool has left behind"
+    assert ledger.claims.state("n1", "A") is State.HELD, "an ateom that its pool has left behind"
 
 
 def test_a_pick_for_a_pod_that_is_bound_already_counts_for_nothing() -> None:
     ledger = Ledger()
     ledger.pod_seen(pod(on="n1"), 0)
-    ledger.assume("p1", "A", "n2", SMALL, now=1)
-    assert not ledger.attempts and "n2" not in ledger.nodes
+    ledger.picks.assume("p1", "A", "n2", SMALL, now=1)
+    assert not ledger.picks.attempts and "n2" not in ledger.nodes
 
 
 def test_fullness_is_the_largest_share_of_anything() -> None:
@@ -416,7 +418,9 @@ class LedgerMachine(RuleBasedStateMachine):
             now = self.tick()
             if known and known.uid == record.uid:
                 self.acked[name, pool_uid] = (record.uid, written.version, value, now)
-            self.ledger.acknowledge(name, record.uid, pool_uid, value=value, version=written.version, sent=now, now=now)
+            self.ledger.claims.acknowledge(
+                name, record.uid, pool_uid, value=value, version=written.version, sent=now, now=now
+            )
 
     @rule(name=st.sampled_from(NODES))
     def a_node_event_arrives(self, name: str) -> None:
@@ -516,14 +520,14 @@ class LedgerMachine(RuleBasedStateMachine):
         self.refused.discard(uid)
         if uid not in self.pods or not self.pods[uid].node:
             self.picks[uid] = (pool_uid, on, SMALL, False)
-        self.ledger.assume(uid, pool_uid, on, SMALL, now=self.tick())
+        self.ledger.picks.assume(uid, pool_uid, on, SMALL, now=self.tick())
 
     @precondition(lambda self: self.picks)
     @rule(how=st.sampled_from(["forget", "failed"]), data=st.data())
     def a_pick_comes_to_nothing(self, how: str, data: st.DataObject) -> None:
         uid = data.draw(st.sampled_from(sorted(self.picks)))
         del self.picks[uid]
-        getattr(self.ledger, how)(uid)
+        getattr(self.ledger.picks, how)(uid)
 
     @rule(
         uid=st.sampled_from(["a1", "a2"]),
@@ -545,14 +549,14 @@ class LedgerMachine(RuleBasedStateMachine):
     def a_pod_is_refused(self, uid: str) -> None:
         if uid in self.pods and not (self.pods[uid].node or self.pods[uid].gated) and uid not in self.picks:
             self.refused.add(uid)
-        self.ledger.refused(uid, self.tick())
+        self.ledger.picks.note_refusal(uid, self.tick())
 
     @rule()
     def a_long_time_passes(self) -> None:
         self.refused.clear()
         self.now += EXPIRY
         self.picks.clear()
-        self.ledger.expire(self.tick())
+        self.ledger.picks.expire(self.tick())
 
     def owner(self, record: PodRecord) -> str:
         if record.uid in self.forged or (record.namespace == "evil" and not record.pool_uid):
@@ -594,15 +598,15 @@ class LedgerMachine(RuleBasedStateMachine):
             assert (entry is not None and entry.atelet_ready) == any(one.ready for one in there)
             assert (entry is not None and entry.atelet_bound) == any(one.bound for one in there)
             claims = {uid: self.claim(name, uid) for uid in POOLS}
-            assert (name in ledger.claimed) == any(value is not None for value in claims.values())
+            assert (name in ledger.claims.nodes) == any(value is not None for value in claims.values())
             for uid in POOLS:
                 warm = uid in self.pools and self.pools[uid].warm
                 holders = sum(owner == uid and (warm or not ph) for owner, _, ph in here)
-                assert ledger.live(name, uid) == holders
-                state = ledger.state(name, uid)
+                assert ledger.claims.live(name, uid) == holders
+                state = ledger.claims.state(name, uid)
                 assert (state is State.NONE) == (claims[uid] is None)
                 assert (state is State.HELD) == (claims[uid] is not None and holders > 0)
-                acked, tenant = self.acked.get((name, uid)), entry.tenants.get(uid) if entry else None
+                acked, tenant = self.acked.get((name, uid)), entry.pools.get(uid) if entry else None
                 wrote = acked is not None and acked[3] >= self.now - REPLY
                 assert claims_.answerable(tenant, self.now - REPLY) == (claims[uid] is not None and wrote)
         for uid in POOLS:
@@ -623,9 +627,9 @@ class LedgerMachine(RuleBasedStateMachine):
         used: Counter[str] = Counter()
         for record in adrift:
             used.update(dict(record.shape.counted))
-        assert {k: v for k, v in self.ledger.adrift.used.items() if v} == dict(used)
-        assert self.ledger.adrift.pods == len(adrift)
-        assert all(self.ledger.is_adrift(uid) == (uid in {p.uid for p in adrift}) for uid in PODS)
+        assert {k: v for k, v in self.ledger.picks.unpicked.used.items() if v} == dict(used)
+        assert self.ledger.picks.unpicked.pods == len(adrift)
+        assert all(self.ledger.picks.is_unpicked(uid) == (uid in {p.uid for p in adrift}) for uid in PODS)
 
     @invariant()
     def nothing_is_kept_for_what_is_gone(self) -> None:
@@ -658,23 +662,23 @@ def test_what_was_read_of_a_node_is_kept_no_longer_than_it_is_believed() -> None
     """It has an entry for every pod there, and pods of others are to cost no memory."""
     known = cluster.ledger(cluster.node("n1"), cluster.node("n2"))
     for name, at in (("n1", 1.0), ("n2", 1.0), ("n1", 30.0)):
-        known.read(name, f"{name}-uid", Reading((), 0, frozenset(), at))
+        known.others_read(name, f"{name}-uid", Reading((), 0, frozenset(), at))
 
     def kept(now: float) -> list[str]:
-        known.expire(now)
+        known.picks.expire(now)
         return [name for name, one in known.nodes.items() if one.reading]
 
     assert kept(60.9) == ["n1", "n2"]
     assert kept(61.9) == ["n1"]
-    known.unread("n1")
-    assert kept(90.0) == [] and not known._book._read
+    known.others_changed("n1")
+    assert kept(90.0) == [] and len(known._tables._readings) == 0
 
 
 def test_what_was_read_of_a_node_goes_with_the_node() -> None:
     known = cluster.ledger(cluster.node("n1"))
-    known.read("n1", "n1-uid", Reading((), 0, frozenset(), 1.0))
+    known.others_read("n1", "n1-uid", Reading((), 0, frozenset(), 1.0))
     known.node_gone("n1", 2.0)
-    assert not known._book._read
+    assert len(known._tables._readings) == 0
 
 
 def test_ateoms_that_a_pool_is_still_to_have_are_awaited_for_some_seconds_after_it_was_scaled_up() -> None:
@@ -704,9 +708,9 @@ def test_pods_with_scheduling_gates_do_not_wait() -> None:
     gated = structs.replace(cluster.pod("g"), gated=True)
     known = cluster.ledger(cluster.pool(replicas=2), cluster.pod("1"), gated)
     entry = known.pools["A"]
-    assert (entry.pending, entry.awaited(9.0), known.adrift.pods) == (1, 1, 1)
-    assert not known.is_adrift("g")
+    assert (entry.pending, entry.awaited(9.0), known.picks.unpicked.pods) == (1, 1, 1)
+    assert not known.picks.is_unpicked("g")
     known.pod_seen(cluster.pod("g"), 1.0)
-    assert (entry.pending, known.adrift.pods) == (2, 2), "the gates are gone"
+    assert (entry.pending, known.picks.unpicked.pods) == (2, 2), "the gates are gone"
     known.pod_gone("g", 2.0)
-    assert (entry.pending, known.adrift.pods) == (1, 1)
+    assert (entry.pending, known.picks.unpicked.pods) == (1, 1)

@@ -102,7 +102,7 @@ def test_a_stranger_gives_back_what_was_read_of_it(
     more = (pod("ph", "cold", placeholder=True), atelet("cold")) if placeholder else ()
     known = ledger(node("cold", "A", cpu=4000), *more)
     each: dict[str, Amounts] = {"large": (("cpu", 2000),), "small": (("cpu", 700),), "other": (("cpu", 1000),)}
-    known.read("cold", "cold-uid", Reading((("cpu", 3700),), 3, frozenset(), 0.0, each))
+    known.others_read("cold", "cold-uid", Reading((("cpu", 3700),), 3, frozenset(), 0.0, each))
     tight = case(known, atelet_template=template(cpu=500))
     verdict = decide.decide(tight, {"cold": victims(*asked)}, others=True)
     assert verdict.dropped == dropped and bool(verdict.keep) is not bool(dropped)
@@ -110,7 +110,7 @@ def test_a_stranger_gives_back_what_was_read_of_it(
 
 def test_room_that_would_not_do_beside_atelet_is_not_made() -> None:
     known = ledger(node("cold", cpu=2000), pod("ph", "cold", placeholder=True))
-    known.read("cold", "cold-uid", Reading((("cpu", 1000),), 3, frozenset(), 0.0))
+    known.others_read("cold", "cold-uid", Reading((("cpu", 1000),), 3, frozenset(), 0.0))
     tight = case(known, atelet_template=template(cpu=100))
     assert decide.decide(tight, {"cold": victims("ph")}, others=False).dropped == {"cold": why.NO_ROOM}
     assert decide.decide(case(known), {"cold": victims("ph")}, others=False).keep

@@ -31,6 +31,6 @@ def test_ready_nodes_score_above_claimed_ones_and_those_above_cold_ones_fuller_o
 
 def test_a_node_that_failed_this_pod_scores_nothing() -> None:
     known = ledger(*ready("a", "A"))
-    known.assume("new", "A", "a", SMALL, now=0)
-    known.failed("new")
+    known.picks.assume("new", "A", "a", SMALL, now=0)
+    known.picks.failed("new")
     assert scores(case(known), ["a"]) == [HostPriority("a", 0)]

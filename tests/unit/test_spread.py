@@ -58,14 +58,14 @@ def test_where_a_placeholder_goes(records: list[object], sent: str, expected: st
 
 def test_picks_in_flight_count_as_there() -> None:
     known = ledger(*ready("a", "A"), *ready("b", "A"))
-    known.assume("first", "A", "a", SMALL, placeholder=True, now=0.0)
+    known.picks.assume("first", "A", "a", SMALL, placeholder=True, now=0.0)
     assert steered(known, "a", "b") == "b"
 
 
 def test_a_node_that_failed_it_comes_last() -> None:
     known = ledger(*ready("a", "A"), node("c"))
-    known.assume("new", "A", "a", SMALL, placeholder=True, version="1", now=0.0)
-    known.failed("new")
+    known.picks.assume("new", "A", "a", SMALL, placeholder=True, version="1", now=0.0)
+    known.picks.failed("new")
     assert steered(known, "a", "c") == "c"
     assert steered(known, "a") == "a"
 

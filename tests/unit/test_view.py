@@ -91,10 +91,10 @@ def test_an_object_recreated_under_its_name_is_another_one(view: View) -> None:
     view._node("n1", None, node("n1", "A"))
     view._object(ledger.pod_seen, ledger.pod_gone, "ns/p", None, pod("old", "n1"))
     view._object(ledger.pod_seen, ledger.pod_gone, "ns/p", pod("old", "n1"), pod("new"))
-    assert set(ledger.pods) == {"new"} and ledger.state("n1", "A") is State.LINGERING
+    assert set(ledger.pods) == {"new"} and ledger.claims.state("n1", "A") is State.LINGERING
     view._object(ledger.pool_seen, ledger.pool_gone, "ns/a", None, pool("A"))
     view._object(ledger.pool_seen, ledger.pool_gone, "ns/a", pool("A"), None)
-    assert ledger.pool_named("ns", "a") is None
+    assert ledger.owners.pool_named("ns", "a") is None
 
 
 def test_nodes_are_barred_as_the_daemonset_comes_and_changes(view: View) -> None:
