@@ -69,11 +69,12 @@ def timeline(record: Recorder) -> Table:
     return table
 
 
-def play(*, once: bool = True) -> int:
+def play(*, once: bool = True, shape: str = "new") -> int:
     """Bring everything up, play the burst, print what happened; the exit code."""
     began = time.monotonic()
     with ExitStack() as stack:
         plane = stack.enter_context(ControlPlane(start_delay=START, say=say))
+        substrate.use(plane, substrate.SHAPES[shape])
         substrate.install(plane)
         installed = Installation(plane, OVERLAY, reconciler__linger=LINGER)
         installed.start()

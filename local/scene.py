@@ -74,7 +74,7 @@ SCENARIO = (
 )
 
 
-def play(nodes: int, once: bool) -> int:
+def play(nodes: int, once: bool, shape: str = "new") -> int:
     """Bring everything up, show it, and play the scenario; the exit code."""
     if not OVERLAY.exists():
         raise LocalError("`ateplace up` needs the manifests in deploy/, which are not beside this package")
@@ -82,6 +82,7 @@ def play(nodes: int, once: bool) -> int:
     with ExitStack() as stack:
         plane = stack.enter_context(ControlPlane(nodes=nodes, start_delay=0.5, say=say))
         say(f"{nodes} nodes Ready after {time.monotonic() - began:.1f} s")
+        substrate.use(plane, substrate.SHAPES[shape])
         substrate.install(plane)
         installed = Installation(plane, OVERLAY, reconciler__linger=LINGER)
         installed.start()

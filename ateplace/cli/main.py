@@ -129,6 +129,9 @@ def up(
         Literal["journey", "headroom"],
         typer.Option(help="journey: a pool comes, grows, shrinks and goes; headroom: a burst on a full cluster."),
     ] = "journey",
+    substrate: Annotated[
+        Literal["new", "old"], typer.Option(help="Which shape of Agent Substrate stands in: of autumn or of June 2026.")
+    ] = "new",
 ) -> None:
     """Bring up a real control plane on this machine, with ateplace, and watch it work. Ctrl-C stops everything.
 
@@ -136,9 +139,9 @@ def up(
     """
     try:
         if scene == "headroom":
-            code = importlib.import_module("local.headroom_scene").play(once=once)
+            code = importlib.import_module("local.headroom_scene").play(once=once, shape=substrate)
         else:
-            code = importlib.import_module("local.scene").play(nodes=nodes, once=once)
+            code = importlib.import_module("local.scene").play(nodes=nodes, once=once, shape=substrate)
     except ModuleNotFoundError as error:
         raise AteplaceError(
             "this build has no local control plane; use a checkout, or `pip install .` in one"

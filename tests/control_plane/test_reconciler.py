@@ -24,6 +24,8 @@ from tests.reconciling import (
     wait_until_running,
 )
 
+pytestmark = pytest.mark.both_shapes
+
 Nodes = Callable[..., list[str]]
 
 
