@@ -196,7 +196,7 @@ def answer_first(self, case, call, choice):
 handler.Filter._answer = answer_first
 handler.answerable = lambda case, node: True
 handler.must_read = lambda case, node: False
-from ateplace.cli import main
+from ateplace.cli.main import main
 main()
 """
 """An extender that answers first and claims afterwards."""

@@ -43,7 +43,7 @@ def tell(path):
 
 gc.freeze = lambda: None  # what is frozen would not be counted
 threading.Thread(target=tell, args=(sys.argv.pop(1),), daemon=True).start()
-from ateplace.cli import main
+from ateplace.cli.main import main
 main()
 """
 """Our program, and a thread that keeps saying how much every container of every object of ours holds."""
