@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from ateplace.errors import LocalError
@@ -24,36 +25,36 @@ PATIENCE = 30.0
 """Seconds for a binary to say its version; it takes a tenth of one."""
 
 
-def resolve(say: Say = say) -> dict[str, Path]:
-    """Every binary's path, fetching or building what is missing; raise LocalError saying what to install or set."""
-    for path in _given():
+def resolve(say: Say = say, wanted: Sequence[Binary] = BINARIES) -> dict[str, Path]:
+    """The path of each wanted binary, after fetching or building what is missing; LocalError says what to do."""
+    for path in _given(wanted):
         if reason := _unfit(path):
             say(f"{path} is not used: {reason}")
-    found = present()
-    if len(found) < len(BINARIES):
+    found = present(wanted)
+    if len(found) < len(wanted):
         try:
             with cache.locked(say):
-                _fill(say)
+                _fill(say, wanted)
         except OSError as error:
             advice = "set ATEPLACE_CACHE to a directory with 5 GB of room"
             raise LocalError(f"the cache in {cache.root()} cannot be used: {error}; {advice}") from error
-        found = present()
+        found = present(wanted)
     return found
 
 
-def present() -> dict[str, Path]:
+def present(wanted: Sequence[Binary] = BINARIES) -> dict[str, Path]:
     """What needs no work: given by the environment, or in the cache."""
-    found = {path.name: path for binary in BINARIES if _executable(path := cache.binaries() / binary.name)}
-    for path in reversed(_given()):
+    found = {path.name: path for binary in wanted if _executable(path := cache.binaries() / binary.name)}
+    for path in reversed(_given(wanted)):
         if _unfit(path) is None:
             found[path.name] = path
     return found
 
 
-def _given() -> list[Path]:
+def _given(wanted: Sequence[Binary]) -> list[Path]:
     """What the environment's directories hold, the preferred one first."""
     directories = [Path(given) for name in GIVEN if (given := os.environ.get(name))]
-    paths = (directory / binary.name for directory in directories for binary in BINARIES)
+    paths = (directory / binary.name for directory in directories for binary in wanted)
     return [path for path in paths if _executable(path)]
 
 
@@ -77,10 +78,10 @@ def _unfit(path: Path) -> str | None:
     return None if found["minor"] == wanted else f"it is version {found[0]}, and {wanted} is needed"
 
 
-def _fill(say: Say) -> None:
+def _fill(say: Say, wanted: Sequence[Binary]) -> None:
     """Under the cache's lock: get what is still missing (another process may have just put it there)."""
     cache.sweep()
-    missing = [binary for binary in BINARIES if binary.name not in present()]
+    missing = [binary for binary in wanted if binary.name not in present(wanted)]
     troubles: list[str] = []
     to_build: list[Binary] = []
     silent: set[str] = set()

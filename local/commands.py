@@ -1,5 +1,6 @@
 """How each process of a local control plane is started, and etcd is compacted."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,9 @@ import yaml
 
 if TYPE_CHECKING:
     from local.plane import ControlPlane
+
+REAL = "local.ateplace/real"
+"""Label of nodes with a kubelet of their own, which KWOK leaves alone."""
 
 AUDIT_POLICY = """
 apiVersion: audit.k8s.io/v1
@@ -57,11 +61,36 @@ def apiserver(plane: "ControlPlane", *, port: int, etcd_port: int, audit: bool) 
         "--allow-privileged",
         "--shutdown-watch-termination-grace-period=1s",
     ]
+    if plane.egress:
+        argv += [
+            f"--egress-selector-config-file={_egress_selector(plane)}",
+            f"--kubelet-client-certificate={secrets / 'admin.crt'}",
+            f"--kubelet-client-key={secrets / 'admin.key'}",
+            "--kubelet-preferred-address-types=InternalIP",
+        ]
     if audit:
         policy = plane.directory / "audit-policy.yaml"
         policy.write_text(AUDIT_POLICY)
         argv += [f"--audit-policy-file={policy}", f"--audit-log-path={plane.log('audit')}"]
     return argv
+
+
+def _egress_selector(plane: "ControlPlane") -> Path:
+    """Into the cluster by way of the tunnel: the machine has no route to real nodes."""
+    transport = {"uds": {"udsName": str(plane.egress)}}
+    cluster = {"name": "cluster", "connection": {"proxyProtocol": "HTTPConnect", "transport": transport}}
+    document = {
+        "apiVersion": "apiserver.k8s.io/v1beta1",
+        "kind": "EgressSelectorConfiguration",
+        "egressSelections": [cluster],
+    }
+    path = plane.directory / "egress.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def tunnel(plane: "ControlPlane") -> list[str]:
+    return [sys.executable, "-m", "local.realnode.tunnel", str(plane.egress), str(plane.directory / "nodes")]
 
 
 def controller_manager(plane: "ControlPlane") -> list[str]:
@@ -101,7 +130,7 @@ def kwok(plane: "ControlPlane") -> list[str]:
         str(plane.binaries["kwok"]),
         f"--kubeconfig={plane.kubeconfig}",
         f"--config={plane.directory / 'stages.yaml'}",
-        "--manage-all-nodes",
+        f"--manage-nodes-with-label-selector=!{REAL}",
         "--node-lease-duration-seconds=40",
         "--node-ip=127.0.0.1",
     ]

@@ -31,7 +31,9 @@ class ControlPlane:
     """A cluster on loopback for the length of a `with` block; whatever ends the block, or us, leaves nothing behind.
 
     Several planes run side by side. `nodes` are there and Ready when the block starts; `start_delay` is the time
-    from bound to Ready of every pod; `scheduler` False leaves the stock scheduler out.
+    from bound to Ready of every pod; `scheduler` False leaves the stock scheduler out. With `real_nodes` the API server
+    can reach nodes of `local.realnode`. Services are on a loopback network, so processes can play them; `services` is
+    another /16, for pods of real nodes.
     """
 
     def __init__(
@@ -41,6 +43,8 @@ class ControlPlane:
         start_delay: float = 0.0,
         scheduler: bool = True,
         audit: bool = False,
+        real_nodes: bool = False,
+        services: str = "",
         say: Say = lambda _: None,
     ) -> None:
         self._wanted_nodes = nodes
@@ -52,6 +56,8 @@ class ControlPlane:
         self._pids: dict[str, int] = {}
         self.node_labels: dict[str, str] = {}
         """What every node that is made from now on carries, as a cloud's node group would have it."""
+        self._real_nodes = real_nodes
+        self._services = services
 
     def __enter__(self) -> "ControlPlane":
         with contextlib.ExitStack() as stack:
@@ -70,7 +76,7 @@ class ControlPlane:
         self.directory = self.keeper.directory
         self._reservations = Reservations()
         stack.callback(self._reservations.release)
-        self.service_network = self._reservations.service_network()
+        self.service_network = self._services or self._reservations.service_network()
         self.etcd_port, self.port = self._reservations.port(), self._reservations.port()
         self.url = f"https://127.0.0.1:{self.port}"
         (self.directory / "logs").mkdir()
@@ -80,6 +86,9 @@ class ControlPlane:
         admin = pki.client_context(self.ca, self.directory / "pki" / "admin")
         self.api = Api(self.url, admin)
         stack.callback(self.api.close)
+        self.egress = self.directory / "egress.sock" if self._real_nodes else None
+        if self.egress:
+            self._spawn("tunnel", commands.tunnel(self))
         self._spawn("etcd", commands.etcd(self))
         self.start_apiserver()
         self._say(f"API server ready at {self.url}")

@@ -27,6 +27,12 @@ BINARIES: Final = (
     Binary("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 )
 
+NODE_BINARIES: Final = (
+    Binary("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+    Binary("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+)
+"""Needed by real nodes only (`local.realnode`)."""
+
 OS: Final = sys.platform if sys.platform != "win32" else "windows"
 ARCH: Final = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 KEY: Final = f"kubernetes-{KUBERNETES}_etcd-{ETCD}_kwok-{KWOK}_{OS}-{ARCH}"

@@ -1,0 +1,75 @@
+"""Images for what runs on a real node, made of this machine's static busybox: atelet, ateom, busybox and pause."""
+
+import functools
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from ateplace import settings
+from ateplace.errors import LocalError
+from local.realnode import oci
+from local.realnode.oci import Entry, Image
+
+ATELET, ATEOM = "registry.example/atelet:1", "registry.example/ateom:1"
+"""As Agent Substrate's stand-ins name them."""
+
+ATELET_SCRIPT = """#!/bin/sh
+# Accepts connections on port 8085 and answers /readyz and /healthz on 9090, $DELAY seconds after its start.
+trap 'exit 0' TERM
+echo "atelet starts"
+sleep "${DELAY:-0}" & wait $!
+httpd -f -p 9090 -h /www &
+nc -ll -p 8085 -e true &
+echo "atelet serves"
+wait
+"""
+ATEOM_SCRIPT = """#!/bin/sh
+# Runs until it is told to end; then it takes $END seconds. Answers /readyz on 8080.
+trap 'echo "ateom is told to end"; sleep "${END:-0}"; exit 0' TERM
+httpd -p 8080 -h /www
+echo "ateom runs: $*"
+while :; do sleep 3600 & wait $!; done
+"""
+
+
+@functools.cache
+def busybox() -> Path | None:
+    """The path of a static busybox; None when there is none, or only one that needs libraries."""
+    found = shutil.which("busybox")
+    if found is None:
+        return None
+    with tempfile.TemporaryDirectory() as empty:
+        shutil.copy(found, Path(empty, "busybox"))
+        alone = subprocess.run(["chroot", empty, "/busybox", "true"], capture_output=True)
+    return None if alone.returncode else Path(found)
+
+
+@functools.cache
+def images() -> dict[str, Image]:
+    """Every image that ateoms need, by the name that manifests and settings have for it."""
+    box = root()
+    return {
+        ATELET: serving(ATELET_SCRIPT, "atelet"),
+        ATEOM: serving(ATEOM_SCRIPT, "ateom"),
+        settings.BUSYBOX: oci.image(box),
+        settings.PAUSE: oci.image(box, entrypoint=["/bin/sleep", "infinity"]),
+    }
+
+
+def serving(script: str, name: str) -> Image:
+    """An image that runs a script, with the files that a probe asks its httpd for."""
+    files = root() | {name: Entry(script.encode()), "www": Entry()}
+    files |= {f"www/{path}": Entry(b"ok\n", mode=0o644) for path in ("readyz", "healthz")}
+    return oci.image(files, entrypoint=[f"/{name}"])
+
+
+def root() -> dict[str, Entry]:
+    """The files of a busybox image."""
+    program = busybox()
+    if program is None:
+        raise LocalError("no static busybox here: install the package busybox-static")
+    files = {name: Entry() for name in ("bin", "dev", "etc", "proc", "run", "sys")} | {"tmp": Entry(mode=0o1777)}
+    files["bin/busybox"] = Entry(program.read_bytes())
+    applets = subprocess.run([str(program), "--list"], capture_output=True, text=True, check=True).stdout.split()
+    return files | {f"bin/{applet}": Entry(link="busybox") for applet in applets if applet != "busybox"}
