@@ -98,14 +98,23 @@ class RealNode:
         assert conditions["Ready"]["status"] == "True", conditions["Ready"]["message"]  # noqa: S101 - as above
         return True
 
+    @property
+    def init(self) -> int:
+        """The PID, as the machine counts, of the node's process 1."""
+        return int(self._described["pid"])
+
     def network(self) -> Network:
         """The node's network namespace, to connect from inside it."""
-        described = json.loads((self.directory / "network.json").read_text())
-        return Network(described["pid"], described["inode"])
+        return Network(self.init, self._described["inode"])
+
+    @property
+    def _described(self) -> Object:
+        described: Object = json.loads((self.directory / "network.json").read_text())
+        return described
 
     def processes(self, name: str) -> list[int]:
         """The PIDs, as the machine counts, of the node's processes with this name."""
-        found, look = [], [json.loads((self.directory / "network.json").read_text())["pid"]]
+        found, look = [], [self.init]
         while look:
             pid = look.pop()
             with contextlib.suppress(OSError):

@@ -25,8 +25,8 @@ echo "atelet serves"
 wait
 """
 ATEOM_SCRIPT = """#!/bin/sh
-# Runs until it is told to end; then it takes $END seconds. Answers /readyz on 8080.
-trap 'echo "ateom is told to end"; sleep "${END:-0}"; exit 0' TERM
+# Runs until it is told to end, then takes its time. Answers /readyz on 8080.
+trap 'echo "ateom is told to end"; sleep SECONDS; exit 0' TERM
 httpd -p 8080 -h /www
 echo "ateom runs: $*"
 while :; do sleep 3600 & wait $!; done
@@ -51,10 +51,15 @@ def images() -> dict[str, Image]:
     box = root()
     return {
         ATELET: serving(ATELET_SCRIPT, "atelet"),
-        ATEOM: serving(ATEOM_SCRIPT, "ateom"),
+        ATEOM: ateom(),
         settings.BUSYBOX: oci.image(box),
         settings.PAUSE: oci.image(box, entrypoint=["/bin/sleep", "infinity"]),
     }
+
+
+def ateom(end: int = 0) -> Image:
+    """An ateom that takes `end` seconds to end."""
+    return serving(ATEOM_SCRIPT.replace("SECONDS", str(end)), "ateom")
 
 
 def serving(script: str, name: str) -> Image:

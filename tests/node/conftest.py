@@ -1,0 +1,55 @@
+"""Two real nodes for every test here, beside KWOK's; where there can be none, every test says why."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from local import ControlPlane, substrate
+from local.pods import Installation
+from local.realnode import RealNode, stand_ins, unfit
+from local.scene import OVERLAY
+from tests.node.observing import SLOW_ATEOM, SLOW_END
+
+REQUIRED = os.environ.get("ATEPLACE_REAL_NODE") == "required"
+"""Set by continuous integration once the packages are installed: that they are missing is then a failure."""
+
+
+@pytest.fixture(scope="session")
+def fit() -> None:
+    """Skips where no real node can run. What only packages are missing for is a failure where they are required; what
+    the kernel or a sandbox refuses never is, as nothing can be done about it there."""
+    if reason := unfit():
+        if REQUIRED and reason.installable:
+            pytest.fail(reason.reason)
+        pytest.skip(reason.reason)
+
+
+@pytest.fixture(scope="session")
+def plane(fit: None) -> Iterator[ControlPlane]:
+    """In place of the plane that other suites share."""
+    with ControlPlane(real_nodes=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def installed(plane: ControlPlane) -> Installation:
+    """ateplace as processes. Its Deployments' pods are on nodes of KWOK's, where they only pretend."""
+    plane.add_nodes(2, prefix="pretended")
+    substrate.install(plane)
+    running = Installation(plane, OVERLAY, reconciler__linger=3.0)
+    running.start()
+    plane.wait(running.ready, timeout=120, why="ateplace to be ready")
+    return running
+
+
+@pytest.fixture(scope="session")
+def real_nodes(installed: Installation, plane: ControlPlane) -> Iterator[tuple[RealNode, RealNode]]:
+    """Both Ready; each takes twenty pods, however many cores there are."""
+    images = {SLOW_ATEOM: stand_ins.ateom(SLOW_END)}
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(RealNode(plane, f"real-{number}", images=images, maxPods=20)) for number in range(2))
+        for node in (one, two):
+            plane.wait(node.ready, timeout=120, why=f"{node.name} to be Ready", every=0.2)
+        yield one, two
