@@ -304,17 +304,17 @@ def test_the_gating_resource_is_put_on_our_container(plane: ControlPlane, namesp
 def test_where_a_limit_range_wants_more_our_container_can_ask_for_it(
     plane: ControlPlane, namespace: str, running: Webhook
 ) -> None:
-    limits = [{"type": "Container", "min": {"cpu": "50m", "memory": "64Mi"}}]
+    limits = [{"type": "Container", "min": {"cpu": "150m", "memory": "64Mi"}}]
     plane.api.post(
         f"/api/v1/namespaces/{namespace}/limitranges", {"metadata": {"name": "least"}, "spec": {"limits": limits}}
     )
     substrate.pool(plane, namespace, "pool")
     webhooks.select(plane, namespace, running)
-    assert "minimum cpu usage per Container is 50m, but request is 10m" in refusal(plane, namespace, pod()).body
-    with webhooks.webhook(plane, webhook__init_cpu="0.05", webhook__init_memory="64Mi") as other:
+    assert "minimum cpu usage per Container is 150m, but request is 100m" in refusal(plane, namespace, pod()).body
+    with webhooks.webhook(plane, webhook__init_cpu="0.15", webhook__init_memory="64Mi") as other:
         webhooks.select(plane, namespace, other)
         found = create(plane, namespace, pod())
-        assert found["spec"]["initContainers"][0]["resources"]["requests"] == {"cpu": "50m", "memory": "64Mi"}
+        assert found["spec"]["initContainers"][0]["resources"]["requests"] == {"cpu": "150m", "memory": "64Mi"}
 
 
 def random_pod(chance: random.Random) -> Object:

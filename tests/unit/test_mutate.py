@@ -195,7 +195,7 @@ def test_the_scheduler_is_set_where_the_pod_names_none(setting: str, before: str
 def test_the_gating_resource_is_on_our_container_only() -> None:
     obj = pod(init=[OTHER])
     spec = applied(obj, ask(obj, settings={"gating_resource": "ate.dev/ateom", "scheduler_name": ""}))["spec"]
-    amounts = {"cpu": "10m", "memory": "16Mi", "ate.dev/ateom": "1"}
+    amounts = {"cpu": "100m", "memory": "16Mi", "ate.dev/ateom": "1"}
     assert spec["initContainers"][0]["resources"] == {"limits": amounts, "requests": amounts}
     assert spec["initContainers"][1] == OTHER
     assert spec["containers"] == obj["spec"]["containers"]

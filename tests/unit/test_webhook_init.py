@@ -87,6 +87,20 @@ def test_it_waits_says_so_and_sees_a_listener_appear(box: Path, host: str) -> No
     assert (process.returncode, output, errors) == (0, f"atelet answers on {host} port {port}\n", "")
 
 
+def test_it_looks_ten_times_a_second_at_first(box: Path) -> None:
+    """atelet starts at the same time as the ateom: every second between two looks would be lost on most starts."""
+    took = []
+    for _ in range(3):
+        port = free_port("127.0.0.1")
+        with waiting(box, "127.0.0.1", port) as process:
+            first_line(process)  # said right before the first pause
+            start = time.monotonic()
+            with listen("127.0.0.1", port):
+                process.communicate(timeout=10)
+            took.append(time.monotonic() - start)
+    assert min(took) < 0.4, took
+
+
 def test_it_speaks_every_ten_seconds(box: Path) -> None:
     port = free_port("127.0.0.1")
     with waiting(box, "127.0.0.1", port) as process:
