@@ -1,0 +1,233 @@
+"""How long an ateom takes to start on a real node, in parts, against the same pod without ateplace.
+
+    make bench-start                          figures, and docs/images/start.svg drawn from the run
+    make bench-start ARGS="--runs 3 --set webhook__init_cpu=10m"
+
+1. Warm: atelet serves on the node. Pods of both kinds are created in turns, one at a time; the parts are medians. Create
+   to Running may take half a second more with ateplace than without.
+2. Cold: the node has no atelet, which takes 3 s to serve once its container has started. An ateom cannot run before
+   that; what comes on top is ours.
+
+The times of containers are those in containerd's log, all others are taken here; both are of one clock.
+"""
+
+import argparse
+import re
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from ateplace import names
+from bench import bars
+from bench.recorder import Recorder
+from local import ControlPlane, substrate
+from local.api import Object
+from local.commands import REAL
+from local.pods import Installation
+from local.progress import say
+from local.realnode import RealNode, unfit
+from local.scene import OVERLAY
+
+IMAGE = Path(__file__).parents[1] / "docs" / "images" / "start.svg"
+NAMESPACE, POOL = "bench", "web"
+PODS, ATELETS = f"/api/v1/namespaces/{NAMESPACE}/pods", "/api/v1/namespaces/ate-system/pods"
+ATELET_SECONDS, MOST = 3.0, 0.5
+WITHOUT, WITH = "without ateplace", "with ateplace"
+
+ADMISSION, SCHEDULING, SANDBOX = "admission, stored", "scheduling", "pod sandbox"
+INIT_STARTS, INIT_RUNS, NOTICED = "wait-for-atelet starts", "wait-for-atelet runs", "kubelet notices its end"
+STARTS, REPORTED = "ateom starts", "reported Running"
+PARTS = (ADMISSION, SCHEDULING, SANDBOX, INIT_STARTS, INIT_RUNS, NOTICED, STARTS, REPORTED)
+
+LINE = re.compile(r'^time="(?P<at>[^"]+)" level=\w+ msg="(?P<message>.*?)"(?: id=(?P<id>\w+))?(?: |$)')
+SANDBOX_MADE = re.compile(r"RunPodSandbox for &PodSandboxMetadata{Name:(?P<pod>[^,]+),.* returns sandbox id .\"(\w+)")
+REQUESTED = re.compile(r"CreateContainer within sandbox .\"(\w+).\" for container &ContainerMetadata{Name:([^,]+),")
+CREATED = re.compile(r"within sandbox .\"(\w+).\" for &ContainerMetadata{Name:([^,]+),.* returns container id .\"(\w+)")
+STARTED = re.compile(r"StartContainer for .\"(\w+).\" returns successfully")
+
+
+def containers(log: str) -> dict[tuple[str, str], float]:
+    """When what happened, by containerd's log: `(pod, "sandbox")`, and `(pod, "<container> requested")`, `started` and
+    `ended`."""
+    found: dict[tuple[str, str], float] = {}
+    pods: dict[str, str] = {}
+    own: dict[str, tuple[str, str]] = {}
+    for line in map(LINE.match, log.splitlines()):
+        if line is None:
+            continue
+        at, message = datetime.fromisoformat(line["at"]).timestamp(), line["message"]
+        if made := SANDBOX_MADE.search(line.string):
+            pods[made[2]] = made[1]
+            found[made[1], "sandbox"] = at
+        elif (asked := REQUESTED.search(line.string)) and asked[1] in pods:
+            found[pods[asked[1]], f"{asked[2]} requested"] = at
+        elif (made := CREATED.search(line.string)) and made[1] in pods:
+            own[made[3]] = (pods[made[1]], made[2])
+        elif (started := STARTED.search(line.string)) and started[1] in own:
+            pod, container = own[started[1]]
+            found[pod, f"{container} started"] = at
+        elif message == "shim disconnected" and line["id"] in own:
+            pod, container = own[line["id"]]
+            found[pod, f"{container} ended"] = at
+    return found
+
+
+class Bench:
+    """A plane with one real node and ateplace as processes."""
+
+    def __init__(self, plane: ControlPlane, node: RealNode) -> None:
+        self.plane, self.node = plane, node
+        self.log = plane.log(f"{node.name}-containerd")
+        self.number = 0
+
+    def start(self, *, pool: str = "") -> tuple[str, dict[str, float]]:
+        """One pod, of a pool or of none, until it is Running; its name, and how long each part took."""
+        self.number += 1
+        name = f"start-{self.number}"
+        labels = {names.POOL_LABEL: pool} if pool else {}
+        body: Object = {"metadata": {"name": name, "labels": labels}, "spec": self.spec}
+        with Recorder(self.plane, PODS) as pods:
+            offset = time.time() - time.perf_counter()
+            sent = time.time()
+            self.plane.api.post(PODS, body)
+            stored = time.time()
+            path = f"{PODS}/{name}"
+            self.plane.wait(lambda: self.plane.api.get(path)["status"]["phase"] == "Running", timeout=60, every=0.1)
+            pods.reach_present()
+            events = [(at + offset, event["object"]) for at, event in pods.events()]
+        mine = [(at, pod) for at, pod in events if pod["metadata"]["name"] == name]
+        bound = next(at for at, pod in mine if pod["spec"].get("nodeName"))
+        running = next(at for at, pod in mine if pod["status"]["phase"] == "Running")
+        made = containers(self.log.read_text())
+        moments = [(ADMISSION, stored), (SCHEDULING, bound), (SANDBOX, made[name, "sandbox"])]
+        if pool:
+            moments += [
+                (INIT_STARTS, made[name, f"{names.INIT_CONTAINER} started"]),
+                (INIT_RUNS, made[name, f"{names.INIT_CONTAINER} ended"]),
+                (NOTICED, made[name, "ateom requested"]),
+            ]
+        moments += [(STARTS, made[name, "ateom started"]), (REPORTED, running)]
+        parts, before = {}, sent
+        for part, at in moments:
+            parts[part], before = max(0.0, at - before), max(at, before)
+        return name, parts
+
+    def end(self, name: str) -> None:
+        self.plane.api.delete(f"{PODS}/{name}", {"gracePeriodSeconds": 1})
+        self.plane.wait(lambda: not self.plane.api.exists(f"{PODS}/{name}"), timeout=60, why="its end", every=0.1)
+
+    def prepare(self) -> None:
+        """A pool whose one ateom keeps atelet on the node; its pods are what is measured."""
+        substrate.pool(self.plane, NAMESPACE, POOL, 1, nodeSelector={REAL: "true"})
+        self.plane.wait(lambda: self._running(PODS) == 1, timeout=120, why="the first ateom", every=0.1)
+        (replicaset,) = self.plane.api.list(f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets")
+        self.spec: Object = replicaset["spec"]["template"]["spec"]
+
+    def warm(self, runs: int) -> dict[str, list[dict[str, float]]]:
+        """Both kinds in turns."""
+        found: dict[str, list[dict[str, float]]] = {WITHOUT: [], WITH: []}
+        for _ in range(runs):
+            for kind, pool in ((WITHOUT, ""), (WITH, POOL)):
+                name, parts = self.start(pool=pool)
+                found[kind].append(parts)
+                self.end(name)
+        return found
+
+    def cold(self, runs: int) -> list[tuple[float, float]]:
+        """Create to Running on a node without atelet, and how much of it came after atelet served."""
+        env = [{"name": "DELAY", "value": f"{ATELET_SECONDS:g}"}]
+        container = {"spec": {"template": {"spec": {"containers": [{"name": "atelet", "env": env}]}}}}
+        self.plane.api.patch("/apis/apps/v1/namespaces/ate-system/daemonsets/atelet", container, "strategic")
+        substrate.scale(self.plane, NAMESPACE, POOL, 0)
+        found = []
+        for _ in range(runs):
+            self.plane.wait(
+                lambda: not self.plane.api.list(PODS) and not self.plane.api.list(ATELETS),
+                timeout=120,
+                why="a cold node",
+                every=0.2,
+            )
+            began = time.time()
+            name, parts = self.start(pool=POOL)
+            made = containers(self.log.read_text())
+            served = max(at for (_, what), at in made.items() if what == "atelet started") + ATELET_SECONDS
+            whole = sum(parts.values())
+            found.append((whole, began + whole - served))
+            self.end(name)
+        return found
+
+    def _running(self, path: str) -> int:
+        return sum(pod["status"]["phase"] == "Running" for pod in self.plane.api.list(path))
+
+
+def report(warm: dict[str, list[dict[str, float]]], cold: list[tuple[float, float]]) -> dict[str, dict[str, float]]:
+    """Print medians; those of the warm node, by kind."""
+    rows = {
+        kind: {part: statistics.median(run.get(part, 0.0) for run in runs) for part in PARTS}
+        for kind, runs in warm.items()
+    }
+    table = Table("warm node, seconds", *rows, box=None, pad_edge=False)
+    for part in PARTS:
+        table.add_row(part, *(f"{row[part]:.3f}" for row in rows.values()))
+    whole = {kind: [sum(run.values()) for run in runs] for kind, runs in warm.items()}
+    table.add_row("create to Running", *(f"{statistics.median(each):.3f}" for each in whole.values()))
+    table.add_row("  from, to", *(f"{min(each):.2f}, {max(each):.2f}" for each in whole.values()))
+    more = statistics.median(whole[WITH]) - statistics.median(whole[WITHOUT])
+    table.add_row("more than without (the target is 0.5)", "", f"{more:.3f}")
+    if cold:
+        table.add_row()
+        table.add_row("cold node: create to Running", "", f"{statistics.median(each for each, _ in cold):.3f}")
+        table.add_row(
+            f"of that after atelet serves ({ATELET_SECONDS:g} s)", "", f"{statistics.median(x for _, x in cold):.3f}"
+        )
+    Console().print(table)
+    return rows
+
+
+def main() -> int:
+    """0 when the target is met."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10, help="pods of each kind on the warm node")
+    parser.add_argument("--cold", type=int, default=3, help="cold starts")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="GROUP__FIELD=VALUE", help="a setting of ateplace"
+    )
+    parser.add_argument("--no-image", action="store_true", help="leave the picture as it is")
+    given = parser.parse_args()
+    if reason := unfit():
+        sys.exit(reason.reason)
+    settings = dict(each.split("=", 1) for each in given.set)
+    with ExitStack() as stack:
+        plane = stack.enter_context(ControlPlane(real_nodes=True, say=say))
+        plane.add_nodes(1, prefix="pretended")
+        substrate.install(plane)
+        installed = Installation(plane, OVERLAY, reconciler__linger=2.0, **settings)
+        installed.start()
+        plane.wait(installed.ready, timeout=120, why="ateplace to be ready")
+        node = stack.enter_context(RealNode(plane))
+        plane.wait(node.ready, timeout=120, why="the node to be Ready", every=0.2)
+        say("the node is Ready")
+        plane.api.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        bench = Bench(plane, node)
+        bench.prepare()
+        warm = bench.warm(given.runs)
+        cold = bench.cold(given.cold)
+    rows = report(warm, cold)
+    if not given.no_image:
+        IMAGE.write_text(bars.draw("From creating an ateom to Running, on a node where atelet serves", PARTS, rows))
+    more = statistics.median(map(_whole, warm[WITH])) - statistics.median(map(_whole, warm[WITHOUT]))
+    return int(more > MOST)
+
+
+def _whole(parts: dict[str, float]) -> float:
+    return sum(parts.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
