@@ -24,7 +24,7 @@ setup: $(READY) ## Make the virtual environment and the control-plane binaries
 	@$(BIN)/python -m local
 
 .PHONY: run
-run: setup ## See ateplace work on this machine (ARGS=--once: play the scenario, check it, exit)
+run: setup ## See ateplace work on this machine (ARGS=--once: play the scenario, check it, exit; ARGS=--real-node: with real ateoms)
 	@$(BIN)/ateplace up $(ARGS)
 
 .PHONY: test
@@ -38,6 +38,11 @@ test-faults: setup ## Kill, cut and starve things
 .PHONY: test-slow
 test-slow: setup ## Tests marked slow, wherever they are
 	$(BIN)/pytest tests -m slow --timeout 3600 $(ARGS)
+
+.PHONY: test-node
+test-node: setup ## Real nodes with real containers, and the image (Linux, as root; about 6 minutes)
+	@$(BIN)/python -m local --node
+	$(BIN)/pytest tests/node $(ARGS)
 
 .PHONY: bench-webhook
 bench-webhook: $(READY) ## The webhook against a Go one on controller-runtime (about 3 minutes)
@@ -58,6 +63,10 @@ bench-headroom: setup ## A burst on a full cluster with and without headroom; dr
 .PHONY: bench-scale
 bench-scale: setup ## Extender and reconciler on 1,000 nodes: time to claim them, memory, idle CPU (about 4 minutes)
 	$(BIN)/python -m bench.scale $(ARGS)
+
+.PHONY: bench-start
+bench-start: setup ## How long an ateom takes to start on a real node, in parts; draws docs/images/start.svg (as root)
+	$(BIN)/python -m bench.start $(ARGS)
 
 .PHONY: check
 check: $(READY) ## Linters, types and import contracts

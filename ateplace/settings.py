@@ -131,8 +131,8 @@ class Webhook(Group):
     init_image: str = BUSYBOX
     """Image of the `wait-for-atelet` init container: any with a shell and busybox's nc."""
     init_cpu: Amount = "100m"
-    """CPU that `wait-for-atelet` requests and may use, so the least that an ateom requests. With less, every ateom starts
-    later: the container's start itself counts. A LimitRange of a pool's namespace may want more."""
+    """CPU that `wait-for-atelet` requests and may use, and so the least that an ateom requests. With less, every ateom
+    starts later, as starting the container counts. A LimitRange of a pool's namespace may want more."""
     init_memory: Amount = "16Mi"
     """Memory that `wait-for-atelet` requests and may use."""
     init_deadline: int = Field(0, ge=0, le=MONTH)

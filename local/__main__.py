@@ -1,9 +1,14 @@
-"""`python -m local`: have the control plane's binaries ready, with progress; `--drop-build-cache` frees disk space."""
+"""`python -m local`: have the control plane's binaries ready, with progress.
+
+`--node`: those of real nodes too, where one can run; `--drop-build-cache` frees disk space instead.
+"""
 
 import sys
 
 from ateplace.errors import LocalError
 from local.binaries import drop_build_cache, resolve
+from local.realnode import unfit
+from local.versions import NODE_BINARIES
 
 
 def main() -> int:
@@ -13,6 +18,8 @@ def main() -> int:
         return 0
     try:
         resolve()
+        if sys.argv[1:] == ["--node"] and unfit() is None:
+            resolve(wanted=NODE_BINARIES)
     except LocalError as error:
         sys.stderr.write(f"ateplace: {error}\n")
         return 1

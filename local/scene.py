@@ -3,10 +3,11 @@
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 from rich.console import Console, Group
@@ -14,18 +15,21 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ateplace import names
 from ateplace.errors import LocalError
-from local import picture, substrate
+from local import commands, picture, substrate
 from local.api import ApiError
 from local.picture import Picture
 from local.plane import ControlPlane
 from local.pods import Installation
 from local.progress import say
+from local.realnode import RealNode, unfit
 from local.witness import Witness
 
 OVERLAY = Path(__file__).parents[1] / "deploy" / "overlays" / "second-scheduler"
 NAMESPACE, POOL = "demo", "web"
 ATEOM = {"requests": {"cpu": "500m", "memory": "512Mi"}}
+REAL_ATEOM = {"requests": {"cpu": "100m", "memory": "32Mi"}}
 FEW, MANY = 3, 60
 LAST_LINES = 12
 LINGER = 3.0
@@ -61,28 +65,54 @@ class Step:
         return f"ateoms on {len(ready)} nodes, at most {self.nodes} needed" if len(ready) > self.nodes else ""
 
 
-SCENARIO = (
-    Step(
-        f"pool of {FEW} created",
-        lambda plane: substrate.pool(plane, NAMESPACE, POOL, FEW, resources=ATEOM),
-        ateoms=FEW,
-        nodes=1,
-    ),
-    Step(f"scaled up to {MANY}", lambda plane: substrate.scale(plane, NAMESPACE, POOL, MANY), ateoms=MANY, nodes=4),
-    Step(f"scaled down to {FEW}", lambda plane: substrate.scale(plane, NAMESPACE, POOL, FEW), ateoms=FEW, nodes=FEW),
-    Step("pool deleted", lambda plane: substrate.delete(plane, NAMESPACE, POOL), ateoms=0, nodes=0, pool=False),
-)
+def scenario(few: int, many: int, most_nodes: int, **template: Any) -> tuple[Step, ...]:
+    """A pool comes, grows over `most_nodes`, shrinks and goes; `template` as a WorkerPool's."""
+    return (
+        Step(
+            f"pool of {few} created",
+            lambda plane: substrate.pool(plane, NAMESPACE, POOL, few, **template),
+            ateoms=few,
+            nodes=1,
+        ),
+        Step(
+            f"scaled up to {many}",
+            lambda plane: substrate.scale(plane, NAMESPACE, POOL, many),
+            ateoms=many,
+            nodes=most_nodes,
+        ),
+        Step(
+            f"scaled down to {few}",
+            lambda plane: substrate.scale(plane, NAMESPACE, POOL, few),
+            ateoms=few,
+            nodes=min(few, most_nodes),
+        ),
+        Step("pool deleted", lambda plane: substrate.delete(plane, NAMESPACE, POOL), ateoms=0, nodes=0, pool=False),
+    )
 
 
-def play(nodes: int, once: bool, shape: str = "new") -> int:
-    """Bring everything up, show it, and play the scenario; the exit code."""
+SCENARIO = scenario(FEW, MANY, 4, resources=ATEOM)
+REAL_SCENARIO = scenario(2, 8, 1, resources=REAL_ATEOM, nodeSelector={commands.REAL: "true"})
+"""Small enough for one real node on two cores."""
+
+
+def play(nodes: int, once: bool, shape: str = "new", real_node: bool = False) -> int:
+    """Bring everything up, show it, and play the scenario; the exit code.
+
+    With `real_node`, ateoms are real processes on a node with a kubelet, beside the pretended ones, in the old shape.
+    """
     if not OVERLAY.exists():
         raise LocalError("`ateplace up` needs the manifests in deploy/, which are not beside this package")
+    if real_node and (reason := unfit()):
+        raise LocalError(reason.reason)
     began = time.monotonic()
+    steps = REAL_SCENARIO if real_node else SCENARIO
     with ExitStack() as stack:
-        plane = stack.enter_context(ControlPlane(nodes=nodes, start_delay=0.5, say=say))
-        say(f"{nodes} nodes Ready after {time.monotonic() - began:.1f} s")
-        substrate.use(plane, substrate.SHAPES[shape])
+        plane = stack.enter_context(ControlPlane(nodes=nodes, start_delay=0.5, real_nodes=real_node, say=say))
+        if real_node:
+            real = stack.enter_context(RealNode(plane))
+            plane.wait(real.ready, timeout=120, why="the real node to be Ready", every=0.2)
+        say(f"{nodes + real_node} nodes Ready after {time.monotonic() - began:.1f} s")
+        substrate.use(plane, substrate.OLD if real_node else substrate.SHAPES[shape])
         substrate.install(plane)
         installed = Installation(plane, OVERLAY, reconciler__linger=LINGER)
         installed.start()
@@ -91,19 +121,19 @@ def play(nodes: int, once: bool, shape: str = "new") -> int:
         plane.api.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         witness = stack.enter_context(Witness(plane))
         if once:
-            code = _once(plane, witness)
+            code = _once(plane, witness, steps)
             if code:
                 _show_logs(plane)
             return code
-        _live(plane, installed)
+        _live(plane, installed, steps)
     return 0
 
 
-def _once(plane: ControlPlane, witness: Witness) -> int:
+def _once(plane: ControlPlane, witness: Witness, steps: Sequence[Step]) -> int:
     """Every step, its outcome checked, a line as it happens; then a summary."""
     last = picture.take(plane.api)
     rows: list[tuple[str, float, str]] = []
-    for step in SCENARIO:
+    for step in steps:
         say(step.what)
         began = time.monotonic()
         step.act(plane)
@@ -134,15 +164,15 @@ def _show_logs(plane: ControlPlane) -> None:
             say(f"  {line[:400]}")
 
 
-def _live(plane: ControlPlane, installed: Installation) -> None:
+def _live(plane: ControlPlane, installed: Installation, steps: Sequence[Step]) -> None:
     """Show the cluster until Ctrl-C, and play the scenario's first steps meanwhile."""
     told: deque[str] = deque(maxlen=8)
     console = Console()
     plain = not console.is_terminal
-    header = _header(plane, installed)
+    header = _header(plane, installed, real=steps is REAL_SCENARIO)
     console.print(header)
     last = picture.take(plane.api)
-    moments = [(3.0, SCENARIO[0]), (8.0, SCENARIO[1]), (16.0, SCENARIO[2])]
+    moments = list(zip((3.0, 8.0, 16.0), steps, strict=False))
     began = time.monotonic()
     try:
         with Live(console=console, auto_refresh=False, transient=True) if not plain else ExitStack() as live:
@@ -177,7 +207,7 @@ def attempt(step: Step, plane: ControlPlane) -> list[str]:
     return [f"» {step.what}"]
 
 
-def _header(plane: ControlPlane, installed: Installation) -> Group:
+def _header(plane: ControlPlane, installed: Installation, *, real: bool) -> Group:
     lines = [
         "ateplace is up; Ctrl-C stops everything. In another terminal:",
         "",
@@ -185,6 +215,11 @@ def _header(plane: ControlPlane, installed: Installation) -> Group:
         f"  kubectl scale workerpool/{POOL} -n {NAMESPACE} --replicas=40",
         "  kubectl get nodes -L ate.dev/atelet",
     ]
+    if real:
+        lines += [
+            f"  kubectl logs -n {NAMESPACE} -l {names.POOL_LABEL}={POOL} --all-containers",
+            f"  kubectl exec -n {NAMESPACE} -it POD -- sh",
+        ]
     lines += [f"  curl {pod.url('/readyz')}   # {name}" for name, pod in installed.pods.items() if name != "scheduler"]
     if not shutil.which("kubectl"):
         lines.insert(3, f"  alias kubectl={plane.binaries['kubectl']}")

@@ -132,6 +132,9 @@ def up(
     substrate: Annotated[
         Literal["new", "old"], typer.Option(help="Which shape of Agent Substrate stands in: of autumn or of June 2026.")
     ] = "new",
+    real_node: Annotated[
+        bool, typer.Option("--real-node", help="Ateoms are real processes on a real node (journey; Linux, as root).")
+    ] = False,
 ) -> None:
     """Bring up a real control plane on this machine, with ateplace, and watch it work. Ctrl-C stops everything.
 
@@ -141,7 +144,8 @@ def up(
         if scene == "headroom":
             code = importlib.import_module("local.headroom_scene").play(once=once, shape=substrate)
         else:
-            code = importlib.import_module("local.scene").play(nodes=nodes, once=once, shape=substrate)
+            play = importlib.import_module("local.scene").play
+            code = play(nodes=nodes, once=once, shape=substrate, real_node=real_node)
     except ModuleNotFoundError as error:
         raise AteplaceError(
             "this build has no local control plane; use a checkout, or `pip install .` in one"

@@ -3,13 +3,17 @@
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from local import ControlPlane, substrate
 from local.pods import Installation
+from local.progress import say
 from local.realnode import RealNode, stand_ins, unfit
 from local.scene import OVERLAY
+from tests.node import building
+from tests.node.building import Builder
 from tests.node.observing import SLOW_ATEOM, SLOW_END
 
 REQUIRED = os.environ.get("ATEPLACE_REAL_NODE") == "required"
@@ -49,7 +53,29 @@ def real_nodes(installed: Installation, plane: ControlPlane) -> Iterator[tuple[R
     """Both Ready; each takes twenty pods, however many cores there are."""
     images = {SLOW_ATEOM: stand_ins.ateom(SLOW_END)}
     with ExitStack() as stack:
-        one, two = (stack.enter_context(RealNode(plane, f"real-{number}", images=images, maxPods=20)) for number in range(2))
+        one, two = (
+            stack.enter_context(RealNode(plane, f"real-{number}", images=images, maxPods=20)) for number in range(2)
+        )
         for node in (one, two):
             plane.wait(node.ready, timeout=120, why=f"{node.name} to be Ready", every=0.2)
         yield one, two
+
+
+@pytest.fixture(scope="session")
+def builder(fit: None, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Builder:
+    """Has the image's base, or what stands in for it."""
+    if reason := building.unfit():
+        if REQUIRED:
+            pytest.fail(reason)
+        pytest.skip(reason)
+    made = Builder(tmp_path_factory.mktemp("image"))
+    if made.trouble:
+        with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            say(f"NOT the pinned base: Debian's Python stands in for it, because {made.trouble}")
+    return made
+
+
+@pytest.fixture(scope="session")
+def archive(builder: Builder) -> Path:
+    """The image, as containerd imports it."""
+    return builder.build()
