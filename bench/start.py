@@ -3,8 +3,8 @@
     make bench-start                          figures, and docs/images/start.svg drawn from the run
     make bench-start ARGS="--runs 3 --set webhook__init_cpu=10m"
 
-1. Warm: atelet serves on the node. Pods of both kinds are created in turns, one at a time; the parts are medians. Create
-   to Running may take half a second more with ateplace than without.
+1. Warm: atelet serves on the node. Pods of both kinds are created in turns, one at a time; the parts are medians. With
+   ateplace, create to Running may take half a second more than without.
 2. Cold: the node has no atelet, which takes 3 s to serve once its container has started. An ateom cannot run before
    that; what comes on top is ours.
 

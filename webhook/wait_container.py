@@ -29,8 +29,9 @@ echo "atelet answers on $HOST_IP port $port"
 
 `-e true` ends nc as soon as it is connected. Time is the machine's uptime, which no clock change moves. There is
 one way to fail, the deadline: whatever else goes wrong is waited out, as a container that fails is restarted with
-ever longer pauses. On a cold node atelet starts at the same time as the ateom and serves within seconds, so it looks
-more often at first: most of what a look costs is two short processes, about 3 ms of CPU. A shell that is process 1 ignores SIGTERM unless it is told otherwise.
+ever longer pauses.
+A shell that is process 1 ignores SIGTERM unless it is told otherwise. On a cold node atelet starts at the same time as
+the ateom and serves within seconds, so the script looks more often at first; a look costs two short processes.
 """
 
 USER: Final = 65532
