@@ -5,6 +5,8 @@ ARG BASE=docker.io/library/python:3.13-slim@sha256:9d2e5553305c7c7b0097999bb1718
 FROM ${BASE} AS build
 WORKDIR /src
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ONLY_BINARY=:all:
+# A wheel's digest is written into what is installed from it, so the times in it must not vary. Zip knows none before 1980.
+ENV SOURCE_DATE_EPOCH=315532800
 # Dependencies first: they change less often than we do.
 COPY requirements.lock requirements-dev.lock ./
 RUN python -m venv /opt/ateplace && \
@@ -32,7 +34,7 @@ LABEL org.opencontainers.image.title="ateplace" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 RUN python -m pip uninstall --quiet --yes --root-user-action=ignore pip && \
-    rm -rf /usr/local/lib/python3.13/ensurepip
+    rm -rf "$(python -c 'import ensurepip, pathlib; print(pathlib.Path(ensurepip.__file__).parent)')"
 # Owned by root and not writable: a process that runs as 65532 cannot change its own code.
 COPY --from=build /opt/ateplace /opt/ateplace
 # The root file system may be read-only: bytecode is there already, and nothing else is ever written.

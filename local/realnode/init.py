@@ -40,7 +40,7 @@ def main() -> NoReturn:
     if not sys.stdin.readline():
         sys.exit(1)
     _mount()
-    _connect(plan["name"], plan["address"])
+    _connect(plan["name"], plan["address"], plan["services_network"])
     _supervise(plan)
 
 
@@ -79,11 +79,14 @@ def _mount() -> None:
     _run("mount", "--make-rshared", "/")
 
 
-def _connect(name: str, address: str) -> None:
-    """There is no link to anywhere: the node's address is on its loopback interface, where pods reach it."""
+def _connect(name: str, address: str, services: str) -> None:
+    """There is no link to anywhere: the node's address is on its loopback interface, where pods reach it. A connection
+    to a Service needs a route before kube-proxy's rules lead it to a pod."""
     socket.sethostname(name)
     _run("ip", "link", "set", "lo", "up")
     _run("ip", "address", "add", f"{address}/32", "dev", "lo")
+    if services:
+        _run("ip", "route", "add", services, "dev", "lo", "src", address)
     for key in ("ip_forward", "conf/all/route_localnet"):
         Path("/proc/sys/net/ipv4", key).write_text("1")
 

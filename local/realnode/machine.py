@@ -44,7 +44,7 @@ def main() -> int:
         with Network(init) as network:
             relay.serve(network.listen(plan["api_port"]), lambda: _dial(plan["api_port"]))
             if plan["services"]:
-                relay.start(dns.serve, network.datagrams(53), Path(plan["services"]))
+                relay.start(dns.serve, network.datagrams(plan["address"], 53), Path(plan["services"]))
         tunnel.describe(Path(plan["directory"]), init, plan["networks"])
         if node.stdin:
             node.stdin.write("go\n")

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TypeVar
 
 T = TypeVar("T")
-CLONE_NEWNET = 0x40000000
+CLONE_NEWNET, IP_FREEBIND = 0x40000000, 15
 
 
 class Network:
@@ -61,12 +61,13 @@ class Network:
         """A TCP listener on every address inside the namespace."""
         return self.run(lambda: socket.create_server(("", port), backlog=128))
 
-    def datagrams(self, port: int) -> socket.socket:
-        """A UDP socket on every address inside the namespace."""
+    def datagrams(self, address: str, port: int) -> socket.socket:
+        """A UDP socket on an address that the namespace has, or will have: answers must come from where was asked."""
 
         def make() -> socket.socket:
             made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            made.bind(("", port))
+            made.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
+            made.bind((address, port))
             return made
 
         return self.run(make)

@@ -79,6 +79,7 @@ def test_it_stays_small(image: Archive, packages: str) -> None:
     assert size < SIZE, f"{size / 2**20:.0f} MiB"
 
 
+@pytest.mark.slow
 def test_a_second_build_gives_the_same_layers(builder: Builder, image: Archive) -> None:
     again = Archive(builder.build("registry.example/ateplace:again"))
     differing = {

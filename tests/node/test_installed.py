@@ -104,7 +104,10 @@ def in_pod(plane: ControlPlane, deployment: str, *command: str) -> str:
 
 
 def test_the_doctor_finds_nothing_broken_right_after_the_installation(cluster: Cluster) -> None:
-    assert " 0 fail" in ateplace(cluster.plane, "doctor")
+    """atelet is not gated before `migrate`, and doctor says so; all else is as it should be."""
+    checks = ("roles", "settings", "leader", "rbac", "certificates", "webhook", "scheduler", "claims")
+    said = ateplace(cluster.plane, "doctor", *(word for check in checks for word in ("--check", check)))
+    assert " 0 warn, 0 fail" in said
 
 
 def test_its_pods_run_as_the_manifests_say(cluster: Cluster) -> None:

@@ -12,6 +12,8 @@ from ateplace.kube.objects import Deployment, Lease, LeaseSpec
 ROLES = ("ateplace-webhook", "ateplace-extender", "ateplace-reconciler")
 RECONCILER_LEASE = "ateplace-reconciler"
 LOOK_AGAIN = 0.5
+DURATION = 15.0
+"""Seconds that a Lease is held for, where it does not say."""
 
 
 async def deployments(look: Look) -> list[Finding]:
@@ -44,29 +46,27 @@ async def leader(look: Look) -> list[Finding]:
 
 
 async def held(look: Look, lease: str) -> str | None:
-    """Who holds a Lease; None when nobody renews it.
+    """The holder of a Lease; None when it has none.
 
-    When its time says that it has run out, that may be our clock: then it is watched for half a duration more, in
-    which a living holder renews it several times.
+    Right after an installation or a restart a Lease may have no holder for a few seconds, and one that seems to have run
+    out may only be our clock: both are looked at again for half a duration, in which a living holder renews it several
+    times.
     """
     path = paths.LEASES.named(lease, look.namespace)
     loop = asyncio.get_running_loop()
-    first, end = None, 0.0
+    first, end = None, loop.time() + DURATION / 2
     while True:
         try:
             spec = (await look.kube.get(path, Lease)).spec or LeaseSpec()
         except NotFound:
-            return None
-        if not spec.holder_identity or not spec.renew_time:
-            return None
-        patience = float(spec.lease_duration_seconds or 15)
-        if first is None:
-            first, end = spec.renew_time, loop.time() + patience / 2
-            age = (datetime.now(UTC) - datetime.fromisoformat(first)).total_seconds()
-            if -patience < age < patience:
+            spec = LeaseSpec()
+        if spec.holder_identity and spec.renew_time:
+            patience = float(spec.lease_duration_seconds or DURATION)
+            age = (datetime.now(UTC) - datetime.fromisoformat(spec.renew_time)).total_seconds()
+            if -patience < age < patience or (first and spec.renew_time != first):
                 return spec.holder_identity
-        elif spec.renew_time != first:
-            return spec.holder_identity
+            if first is None:
+                first, end = spec.renew_time, loop.time() + patience / 2
         if loop.time() > end:
             return None
         await asyncio.sleep(LOOK_AGAIN)
