@@ -1,6 +1,6 @@
 """`python -m local.realnode.init PLAN`: process 1 of a real node, in namespaces of its own (`local.realnode.machine`).
 
-Mounts what the node must not share with the machine, gives the node its address, then starts containerd, kubelet and
+Mounts what the node must not share with the machine, names the node, then starts containerd, kubelet and
 kube-proxy, and starts each again when it ends. Whatever the node writes is on file systems in memory that end with its
 mount namespace.
 """
@@ -40,7 +40,7 @@ def main() -> NoReturn:
     if not sys.stdin.readline():
         sys.exit(1)
     _mount()
-    _connect(plan["name"], plan["address"], plan["services_network"])
+    _connect(plan["name"])
     _supervise(plan)
 
 
@@ -79,14 +79,8 @@ def _mount() -> None:
     _run("mount", "--make-rshared", "/")
 
 
-def _connect(name: str, address: str, services: str) -> None:
-    """There is no link to anywhere: the node's address is on its loopback interface, where pods reach it. A connection
-    to a Service needs a route before kube-proxy's rules lead it to a pod."""
+def _connect(name: str) -> None:
     socket.sethostname(name)
-    _run("ip", "link", "set", "lo", "up")
-    _run("ip", "address", "add", f"{address}/32", "dev", "lo")
-    if services:
-        _run("ip", "route", "add", services, "dev", "lo", "src", address)
     for key in ("ip_forward", "conf/all/route_localnet"):
         Path("/proc/sys/net/ipv4", key).write_text("1")
 

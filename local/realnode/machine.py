@@ -15,9 +15,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from local.keeper import die_with_parent
 from local.realnode import cgroups, dns, relay, tunnel
+from local.realnode.config import SERVICES
 from local.realnode.namespaces import Network
 
 NAMESPACES = ("--mount", "--pid", "--fork", "--kill-child", "--net", "--uts", "--ipc", "--cgroup")
@@ -42,6 +44,7 @@ def main() -> int:
         init = _child_of(node.pid)
         cgroups.leave(node.pid)
         with Network(init) as network:
+            _give_address(network, plan)
             relay.serve(network.listen(plan["api_port"]), lambda: _dial(plan["api_port"]))
             if plan["services"]:
                 relay.start(dns.serve, network.datagrams(plan["address"], 53), Path(plan["services"]))
@@ -65,6 +68,15 @@ def _child_of(pid: int) -> int:
             return int(children[0])
         time.sleep(0.005)
     raise OSError("unshare has not started the node")
+
+
+def _give_address(network: Network, plan: dict[str, Any]) -> None:
+    """The node has no link to anywhere: its address is on its loopback interface, where pods reach it. A connection to a
+    Service needs a route before kube-proxy's rules lead it to a pod."""
+    network.command("ip", "link", "set", "lo", "up")
+    network.command("ip", "address", "add", f"{plan['address']}/32", "dev", "lo")
+    if plan["services"]:
+        network.command("ip", "route", "add", SERVICES, "dev", "lo", "src", plan["address"])
 
 
 def _dial(port: int) -> socket.socket:

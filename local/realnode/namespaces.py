@@ -4,13 +4,14 @@ import contextlib
 import ctypes
 import os
 import socket
+import subprocess
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
 T = TypeVar("T")
-CLONE_NEWNET, IP_FREEBIND = 0x40000000, 15
+CLONE_NEWNET = 0x40000000
 
 
 class Network:
@@ -51,6 +52,12 @@ class Network:
             raise errors[0]
         return results[0]
 
+    def command(self, *argv: str) -> None:
+        """Run a program inside the namespace; OSError with what it complained of."""
+        done = self.run(lambda: subprocess.run(argv, capture_output=True, text=True))
+        if done.returncode:
+            raise OSError(f"{' '.join(argv)}: {done.stderr.strip()}")
+
     def connect(self, address: str, port: int, timeout: float = 10.0) -> socket.socket:
         """A TCP connection from inside the namespace; blocking once it is made."""
         made = self.run(lambda: socket.create_connection((address, port), timeout))
@@ -62,11 +69,10 @@ class Network:
         return self.run(lambda: socket.create_server(("", port), backlog=128))
 
     def datagrams(self, address: str, port: int) -> socket.socket:
-        """A UDP socket on an address that the namespace has, or will have: answers must come from where was asked."""
+        """A UDP socket on an address of the namespace: an answer must come from the address that was asked."""
 
         def make() -> socket.socket:
             made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            made.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
             made.bind((address, port))
             return made
 

@@ -62,7 +62,6 @@ class RealNode:
             "logs": str(self.plane.directory / "logs"),
             "address": self.address,
             "networks": [self._address.pods, *([config.SERVICES] if self._services else [])],
-            "services_network": config.SERVICES if self._services else "",
             "api_port": self.plane.port,
             "services": str(self.directory / "services.json") if self._services else "",
             "prepare": list(self._imports()),

@@ -44,7 +44,7 @@ def running(plane: ControlPlane, namespace: str, count: int) -> Callable[[], boo
 
 def claimed(plane: ControlPlane, node: RealNode) -> bool:
     meta = plane.api.get(f"/api/v1/nodes/{node.name}")["metadata"]
-    labelled = meta["labels"].get(names.NODE_LABEL) == "true"
+    labelled: bool = meta["labels"].get(names.NODE_LABEL) == "true"
     claims = [key for key in meta.get("annotations", {}) if key.startswith(names.CLAIM_PREFIX)]
     assert labelled == bool(claims), meta
     return labelled

@@ -48,9 +48,8 @@ async def leader(look: Look) -> list[Finding]:
 async def held(look: Look, lease: str) -> str | None:
     """The holder of a Lease; None when it has none.
 
-    Right after an installation or a restart a Lease may have no holder for a few seconds, and one that seems to have run
-    out may only be our clock: both are looked at again for half a duration, in which a living holder renews it several
-    times.
+    Right after an installation or a restart a Lease may have no holder for some seconds, and when it seems to have run
+    out, that may be our clock: both are looked at again for half a duration, in which a living holder renews it often.
     """
     path = paths.LEASES.named(lease, look.namespace)
     loop = asyncio.get_running_loop()
