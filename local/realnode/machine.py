@@ -71,8 +71,10 @@ def _child_of(pid: int) -> int:
 
 
 def _give_address(network: Network, plan: dict[str, Any]) -> None:
-    """The node has no link to anywhere: its address is on its loopback interface, where pods reach it. A connection to a
-    Service needs a route before kube-proxy's rules lead it to a pod."""
+    """The node has no link to anywhere: its address is on its loopback interface, where pods reach it.
+
+    A connection to a Service needs a route before kube-proxy's rules lead it to a pod.
+    """
     network.command("ip", "link", "set", "lo", "up")
     network.command("ip", "address", "add", f"{plan['address']}/32", "dev", "lo")
     if plan["services"]:
