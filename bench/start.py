@@ -143,7 +143,7 @@ class Bench:
         """Create to Running on a node without atelet, and how much of it came after atelet served."""
         env = [{"name": "DELAY", "value": f"{ATELET_SECONDS:g}"}]
         container = {"spec": {"template": {"spec": {"containers": [{"name": "atelet", "env": env}]}}}}
-        self.plane.api.patch("/apis/apps/v1/namespaces/ate-system/daemonsets/atelet", container, "strategic")
+        self.plane.api.patch(substrate.daemonset(self.plane), container, "strategic")
         substrate.scale(self.plane, NAMESPACE, POOL, 0)
         found = []
         for _ in range(runs):
@@ -206,6 +206,7 @@ def main() -> int:
     with ExitStack() as stack:
         plane = stack.enter_context(ControlPlane(real_nodes=True, say=say))
         plane.add_nodes(1, prefix="pretended")
+        substrate.use(plane, substrate.OLD)  # the stand-in images are of that shape
         substrate.install(plane)
         installed = Installation(plane, OVERLAY, reconciler__linger=2.0, **settings)
         installed.start()

@@ -41,6 +41,7 @@ def plane(fit: None) -> Iterator[ControlPlane]:
 def installed(plane: ControlPlane) -> Installation:
     """ateplace as processes. Its Deployments' pods are on nodes of KWOK's, where they only pretend."""
     plane.add_nodes(2, prefix="pretended")
+    substrate.use(plane, substrate.OLD)  # the stand-in images are of that shape
     substrate.install(plane)
     running = Installation(plane, OVERLAY, reconciler__linger=3.0)
     running.start()

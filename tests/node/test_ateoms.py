@@ -28,7 +28,6 @@ from tests.node.observing import (
     started,
 )
 
-ATELET = "/apis/apps/v1/namespaces/ate-system/daemonsets/atelet"
 Pool = Callable[..., None]
 Nodes = tuple[RealNode, RealNode]
 
@@ -42,12 +41,9 @@ def witnessed(installed: Installation, nothing_is_bound_before_it_is_claimed: No
 def pool(plane: ControlPlane, real_nodes: Nodes, namespace: str) -> Iterator[Pool]:
     """`pool("web", 3)` makes a WorkerPool for one real node (`node=None`: for both); in the end all is given back."""
 
-    def make(name: str, replicas: int, *, image: str = "", node: RealNode | None = real_nodes[0]) -> None:
+    def make(name: str, replicas: int, *, image: str = ATEOM, node: RealNode | None = real_nodes[0]) -> None:
         where = {REAL: "true"} | ({"kubernetes.io/hostname": node.name} if node else {})
-        substrate.pool(plane, namespace, name, 0 if image else replicas, nodeSelector=where, resources=SMALL)
-        if image:
-            path = f"{substrate.POOLS.format(namespace)}/{name}"
-            plane.api.patch(path, {"spec": {"ateomImage": image, "replicas": replicas}})
+        substrate.pool(plane, namespace, name, replicas, image=image, nodeSelector=where, resources=SMALL)
 
     yield make
     for each in plane.api.list(substrate.POOLS.format(namespace)):
@@ -71,7 +67,9 @@ def slow_atelet(plane: ControlPlane, installed: Installation) -> Iterator[float]
 
 def _delay_atelet(plane: ControlPlane, seconds: str) -> None:
     container = {"name": "atelet", "env": [{"name": "DELAY", "value": seconds}]}
-    plane.api.patch(ATELET, {"spec": {"template": {"spec": {"containers": [container]}}}}, "strategic")
+    plane.api.patch(
+        substrate.daemonset(plane), {"spec": {"template": {"spec": {"containers": [container]}}}}, "strategic"
+    )
 
 
 def test_an_ateom_starts_when_atelet_accepts_connections_and_not_before(

@@ -45,6 +45,7 @@ def before(archive: Path) -> Iterator[Cluster]:
         images: dict[str, oci.Image | Path] = {building.NAME: archive, scheduler_image(): scheduler(plane)}
         with RealNode(plane, images=images) as node:
             plane.wait(node.ready, timeout=120, why="the real node to be Ready", every=0.2)
+            substrate.use(plane, substrate.OLD)
             substrate.install(plane, gated=False)
             plane.api.post("/api/v1/namespaces", {"metadata": {"name": DEMO}})
             substrate.pool(plane, DEMO, EARLY, 3, resources=SMALL)
