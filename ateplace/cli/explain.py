@@ -1,7 +1,8 @@
-"""`ateplace explain`: why a pod is where it is, or why it is nowhere."""
+"""`ateplace explain`: why a pod is where it is, or nowhere; why a node is open; what a pool holds and waits for."""
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from msgspec import Struct
@@ -9,11 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ateplace import names
+from ateplace.cli import node_checks, pool_checks
 from ateplace.cli.findings import Finding, table
 from ateplace.cli.options import File, Output, Set, Urls, connected
 from ateplace.cli.pod_checks import Situation, findings
 from ateplace.cli.printing import console, print_json, text
 from ateplace.cli.replicas import ask
+from ateplace.cli.snapshot import compose
+from ateplace.cli.status import picks_in_flight
+from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.records import atelet_record, pod_record, pool_record
 from ateplace.errors import AteplaceError, KubeError, NotFound
 from ateplace.kube import paths
 from ateplace.kube.objects import Node, Pod, WorkerPool
@@ -22,9 +28,18 @@ from ateplace.settings import Settings
 if TYPE_CHECKING:
     from ateplace.kube import Kube
 
-app = typer.Typer(help="Say why a pod is where it is, or why it is nowhere.", no_args_is_help=True)
+app = typer.Typer(help="Say why a pod, a node or a pool is as it is.", no_args_is_help=True)
+
+T = TypeVar("T")
 
 EVENTS = 5
+OUR_EVENTS = "reportingComponent=ateplace-reconciler"
+"""Of all that is said about a node, what the reconciler says."""
+
+
+Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", help="Its namespace, unless NAME has it; else the current context's.")
+]
 
 
 class Decision(Struct):
@@ -47,7 +62,9 @@ class Event(Struct, rename="camel"):
 
 
 class Explanation(Struct):
-    pod: str
+    kind: Literal["pod", "node", "pool"]
+    name: str
+    """`namespace/name`, a node's without a namespace."""
     findings: list[Finding]
     decisions: list[Decision]
     """Of all replicas, oldest first."""
@@ -57,7 +74,7 @@ class Explanation(Struct):
 
     def as_data(self) -> dict[str, Any]:
         return {
-            "pod": self.pod,
+            self.kind: self.name,
             "findings": [
                 {key: value for key, value in one.as_data().items() if key != "check"} for one in self.findings
             ],
@@ -85,7 +102,58 @@ async def explain(kube: "Kube", settings: Settings, namespace: str, name: str, u
     decisions.sort(key=lambda one: one.at)
     if situation.pod is None and not decisions:
         raise AteplaceError(f"there is no pod {key}, and no extender that answered remembers one")
-    return Explanation(key, findings(situation, settings), decisions, events, asked.notes)
+    return Explanation("pod", key, findings(situation, settings), decisions, events, asked.notes)
+
+
+async def explain_node(kube: "Kube", settings: Settings, name: str, urls: list[str]) -> Explanation:
+    """What the API shows of a node, judged; picks on their way there are the extenders'."""
+    substrate = settings.substrate
+    node = await _node(kube, name)
+    if node is None:
+        raise AteplaceError(f"there is no node {name}")
+
+    async def ours(field: str) -> list[Pod]:
+        """Ateoms and placeholders that a field selects."""
+        selectors = (substrate.pool_label, names.PLACEHOLDER_LABEL)
+        queries = [{"labelSelector": selector, "fieldSelector": field} for selector in selectors]
+        found = await asyncio.gather(*(_all(kube, paths.PODS.everywhere, Pod, query) for query in queries))
+        return list({pod.metadata.uid: pod for some in found for pod in some}.values())
+
+    here, unbound, pools, atelets, (picks, silent), events = await asyncio.gather(
+        ours(f"spec.nodeName={name}"),
+        ours("spec.nodeName="),
+        _all(kube, paths.POOLS.everywhere, WorkerPool),
+        _atelets(kube, settings),
+        picks_in_flight(kube, settings, urls),
+        _events(
+            kube, paths.CORE_EVENTS.everywhere, f"involvedObject.kind=Node,involvedObject.name={name},{OUR_EVENTS}"
+        ),
+    )
+    picture = compose([node], [*here, *unbound], atelets, pools, pool_label=substrate.pool_label, in_flight=picks)
+    records = [one for one in map(atelet_record, atelets) if one and one.node == name]
+    return Explanation("node", name, node_checks.findings(node, picture, records, settings), [], events, silent)
+
+
+async def explain_pool(kube: "Kube", settings: Settings, namespace: str, name: str) -> Explanation:
+    """What the API shows of a pool, its pods and its claims, judged."""
+    key = f"{namespace}/{name}"
+    pool = await _pool(kube, namespace, name)
+    if pool is None:
+        raise AteplaceError(f"there is no WorkerPool {key}")
+    label = settings.substrate.pool_label
+    ateoms, placeholders, nodes, atelets, events = await asyncio.gather(
+        _all(kube, paths.PODS.within(namespace), Pod, {"labelSelector": label}),
+        _all(kube, paths.PODS.within(namespace), Pod, {"labelSelector": names.PLACEHOLDER_LABEL}),
+        _all(kube, paths.NODES.everywhere, Node),
+        _atelets(kube, settings),
+        _events(kube, paths.CORE_EVENTS.within(namespace), f"involvedObject.uid={pool.metadata.uid}"),
+    )
+    pods = [*ateoms, *(pod for pod in placeholders if not pod.metadata.label(label))]
+    picture = compose(nodes, pods, atelets, [pool], pool_label=label)
+    ledger = Ledger()
+    ledger.pool_seen(pool_record(pool), 0.0)
+    own = [pod for pod in pods if (one := pod_record(pod, label)) and ledger.pool_of(one) == pool.metadata.uid]
+    return Explanation("pool", key, pool_checks.findings(pool, picture, own, settings), [], events, [])
 
 
 async def _situation(kube: "Kube", settings: Settings, namespace: str, name: str) -> tuple[Situation, list[Event]]:
@@ -94,16 +162,32 @@ async def _situation(kube: "Kube", settings: Settings, namespace: str, name: str
     except NotFound:
         return Situation(None), []
     pool_name = pod.metadata.label(names.PLACEHOLDER_LABEL) or pod.metadata.label(settings.substrate.pool_label)
-    pool, node, atelets = await asyncio.gather(
-        _pool(kube, namespace, pool_name), _node(kube, pod), _atelets(kube, settings, pod)
+    bound = bool(pod.spec.node_name)
+    pool, node, atelets, events = await asyncio.gather(
+        _pool(kube, namespace, pool_name),
+        _node(kube, pod.spec.node_name),
+        _atelets(kube, settings) if bound else _nothing(),
+        _events(kube, paths.CORE_EVENTS.within(namespace), f"involvedObject.uid={pod.metadata.uid}"),
     )
-    query = {"fieldSelector": f"involvedObject.uid={pod.metadata.uid}"}
+    return Situation(pod, pool, node, tuple(atelets)), events
+
+
+async def _events(kube: "Kube", path: str, field: str) -> list[Event]:
+    """The last few, oldest first; none where they may not be read."""
     try:
-        events = [event async for event in kube.list(paths.CORE_EVENTS.within(namespace), Event, query=query)]
+        events = await _all(kube, path, Event, {"fieldSelector": field})
     except KubeError:
-        events = []
+        return []
     events.sort(key=lambda event: event.last_timestamp or event.event_time or "")
-    return Situation(pod, pool, node, atelets), events[-EVENTS:]
+    return events[-EVENTS:]
+
+
+async def _all(kube: "Kube", path: str, type_: type[T], query: Mapping[str, str] | None = None) -> list[T]:
+    return [one async for one in kube.list(path, type_, query=query)]
+
+
+async def _nothing() -> list[Pod]:
+    return []
 
 
 async def _pool(kube: "Kube", namespace: str, name: str) -> WorkerPool | None:
@@ -113,30 +197,25 @@ async def _pool(kube: "Kube", namespace: str, name: str) -> WorkerPool | None:
         return None
 
 
-async def _node(kube: "Kube", pod: Pod) -> Node | None:
+async def _node(kube: "Kube", name: str) -> Node | None:
     try:
-        return await kube.get(paths.NODES.named(pod.spec.node_name), Node) if pod.spec.node_name else None
+        return await kube.get(paths.NODES.named(name), Node) if name else None
     except NotFound:
         return None
 
 
-async def _atelets(kube: "Kube", settings: Settings, pod: Pod) -> tuple[Pod, ...]:
-    if not pod.spec.node_name:
-        return ()
+async def _atelets(kube: "Kube", settings: Settings) -> list[Pod]:
     substrate = settings.substrate
     path = paths.PODS.within(substrate.atelet_namespace)
     # Not by spec.nodeName: a Pending one says only in its affinity for which node it was made.
-    return tuple([one async for one in kube.list(path, Pod, query={"labelSelector": substrate.atelet_selector})])
+    return await _all(kube, path, Pod, {"labelSelector": substrate.atelet_selector})
 
 
 @app.command()
 def pod(
     pod: Annotated[str, typer.Argument(metavar="[NAMESPACE/]NAME", help="The pod.")],
     *,
-    namespace: Annotated[
-        str,
-        typer.Option("--namespace", "-n", help="Its namespace, unless NAME has it; else the current context's."),
-    ] = "",
+    namespace: Namespace = "",
     flags: Set = [],  # noqa: B006 - typer's way
     file: File = "",
     output: Output = "table",
@@ -149,23 +228,75 @@ def pod(
     Exit codes: 0 explained; 1 there is no such pod and nobody remembers one, or the cluster could not be read; 2 wrong
     usage.
     """
-    given, slash, name = pod.partition("/")
-    where, name = (given, name) if slash else (namespace, given)
-    if (slash and not where) or not name:
-        raise typer.BadParameter(f"{pod!r} is no NAMESPACE/NAME: neither may be empty")
-    found = connected(
-        lambda settings, kube: explain(kube, settings, where or kube.namespace, name, extender_urls), flags, file
+    where, name = _split(pod, namespace)
+    _print(
+        connected(
+            lambda settings, kube: explain(kube, settings, where or kube.namespace, name, extender_urls), flags, file
+        ),
+        output,
     )
+
+
+@app.command()
+def node(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The node.")],
+    *,
+    flags: Set = [],  # noqa: B006
+    file: File = "",
+    output: Output = "table",
+    extender_urls: Urls = [],  # noqa: B006
+) -> None:
+    """Say why a node is open, for which pools and until when, or why it is not.
+
+    Example: `ateplace explain node node-0003`
+
+    Exit codes: 0 explained; 1 there is no such node, or the cluster could not be read; 2 wrong usage.
+    """
+    _print(connected(lambda settings, kube: explain_node(kube, settings, name, extender_urls), flags, file), output)
+
+
+@app.command()
+def pool(
+    pool: Annotated[str, typer.Argument(metavar="[NAMESPACE/]NAME", help="The WorkerPool.")],
+    *,
+    namespace: Namespace = "",
+    flags: Set = [],  # noqa: B006
+    file: File = "",
+    output: Output = "table",
+) -> None:
+    """Say what a pool holds and what it waits for.
+
+    Example: `ateplace explain pool demo/web`
+
+    Exit codes: 0 explained; 1 there is no such pool, or the cluster could not be read; 2 wrong usage.
+    """
+    where, name = _split(pool, namespace)
+    _print(
+        connected(lambda settings, kube: explain_pool(kube, settings, where or kube.namespace, name), flags, file),
+        output,
+    )
+
+
+def _split(given: str, namespace: str) -> tuple[str, str]:
+    """Namespace and name of an argument; the namespace is empty when neither it nor the option has one."""
+    first, slash, rest = given.partition("/")
+    where, name = (first, rest) if slash else (namespace, first)
+    if (slash and not where) or not name:
+        raise typer.BadParameter(f"{given!r} is no NAMESPACE/NAME: neither may be empty")
+    return where, name
+
+
+def _print(found: Explanation, output: str) -> None:
     if output == "json":
         print_json(found.as_data())
         return
     terminal = console()
-    terminal.print(text(f"pod {found.pod}", "bold"))
+    terminal.print(text(f"{found.kind} {found.name}", "bold"))
     terminal.print(table(found.findings, checks=False))
     if found.decisions:
         terminal.print(Text("\nWhat the extenders decided", style="bold"))
         terminal.print(_decisions(found.decisions))
-    else:
+    elif found.kind == "pod":
         terminal.print(Text("\nNo extender remembers a decision about it."))
     if found.events:
         terminal.print(Text("\nEvents", style="bold"))

@@ -44,6 +44,16 @@ def fail(says: str, fix: str) -> Finding:
     return Finding("fail", says, fix)
 
 
+def count(number: int, what: str) -> str:
+    """`1 ateom`, `2 ateoms`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def verb(number: int, plural: str) -> str:
+    """`are` or `is`, `wait` or `waits`."""
+    return plural if number != 1 else {"are": "is", "have": "has"}.get(plural, f"{plural}s")
+
+
 def some(names: Iterable[str], most: int = 3) -> str:
     """A few of many names: `a, b, c and 4 more`."""
     listed = sorted(names)

@@ -38,7 +38,7 @@ def findings(situation: Situation, settings: Settings) -> list[Finding]:
     if pod.status and pod.status.phase in FINISHED:
         return [*found, warn(f"it has {pod.status.phase.lower()}: it holds no claim any more", "nothing to do")]
     if not pod.spec.node_name:
-        return [*found, _unbound(pod, settings)]
+        return [*found, judge_unbound(pod, settings)]
     return [*found, *_bound(situation, pod, settings, placeholder=bool(placeholder))]
 
 
@@ -76,7 +76,8 @@ def _injected(pod: Pod, settings: Settings) -> Iterator[Finding]:
         yield ok(f"the webhook prepared it: waits for atelet, scheduler {pod.spec.scheduler_name}")
 
 
-def _unbound(pod: Pod, settings: Settings) -> Finding:
+def judge_unbound(pod: Pod, settings: Settings) -> Finding:
+    """What a pod without a node waits for."""
     conditions = pod.status.conditions if pod.status else None
     scheduled = next((one for one in conditions or () if one.type == "PodScheduled"), None)
     nominated = pod.status.nominated_node_name if pod.status else ""
@@ -115,14 +116,15 @@ def _bound(situation: Situation, pod: Pod, settings: Settings, *, placeholder: b
     if not record.labelled:
         yield fail(f"{name} has no label {names.NODE_LABEL}=true, so atelet does not come", "ateplace doctor")
     atelets = [one for one in map(atelet_record, situation.atelets) if one and one.node == name]
-    yield _atelet(atelets, name, settings)
+    yield judge_atelet(atelets, name, settings)
     if pod.metadata.deletion_timestamp is not None:
         yield warn("it is being deleted and holds its claim until it is gone", "nothing to do")
     else:
         yield _running(pod)
 
 
-def _atelet(atelets: list[AteletRecord], node: str, settings: Settings) -> Finding:
+def judge_atelet(atelets: list[AteletRecord], node: str, settings: Settings) -> Finding:
+    """Whether a claimed node has what its ateoms wait for."""
     if any(one.ready and not one.terminating for one in atelets):
         return ok(f"atelet is Ready on {node}")
     namespace = settings.substrate.atelet_namespace

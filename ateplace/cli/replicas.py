@@ -1,20 +1,23 @@
 """Asking every replica of a role for a page of its health port.
 
-Through the API server's proxy, so whoever may `get pods/proxy` needs no route to the pods; or directly at addresses
-that were given (`--extender-url`), e.g. after `kubectl port-forward`, or where the API server refuses to connect: it
-never does to loopback addresses, on which everything of the local control plane lives.
+Through the API server's proxy, so that an operator who may `get pods/proxy` needs no route to the pods; or directly at
+addresses that were given (`--extender-url`), e.g. after `kubectl port-forward`. The API server refuses to connect to
+loopback addresses, on which everything of the local control plane lives: where it has a loopback address itself, and
+the role's Service has one, the role runs on this machine and is asked directly.
 """
 
 import asyncio
+import ipaddress
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
 from ateplace.errors import KubeError
 from ateplace.kube import paths
-from ateplace.kube.objects import Pod
+from ateplace.kube.objects import Pod, Service
 from ateplace.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,20 +58,45 @@ async def ask(
     if urls:
         await asyncio.gather(*(_direct(found, url, page, type_, query) for url in urls))
         return found
+    namespace, port = settings.cluster.namespace, settings.serve.health_port
+    if near := await _nearby(kube, namespace, role):
+        urls = [f"http://{address}:{port}" for address in near]
+        return await ask(kube, settings, role, page, type_, query=query, urls=urls)
     try:
-        names = await _running(kube, settings.cluster.namespace, role)
+        names = await _running(kube, namespace, role)
     except KubeError as error:
         found.silent[f"the {role}"] = str(error)
         return found
     if not names:
-        found.silent[f"the {role}"] = f"no pod of it runs in the namespace {settings.cluster.namespace}"
-    namespace, port = settings.cluster.namespace, settings.serve.health_port
+        found.silent[f"the {role}"] = f"no pod of it runs in the namespace {namespace}"
 
     def proxied(name: str) -> Awaitable[T]:
         return kube.get(paths.pod_proxy(namespace, name, port, page), type_, query=query, deadline=PATIENCE)
 
     await asyncio.gather(*(_proxied(found, name, proxied(name)) for name in names))
     return found
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+async def _nearby(kube: "Kube", namespace: str, role: str) -> list[str]:
+    """Where the role listens on this machine; nothing for a cluster that is elsewhere, or does not let us look."""
+    if not _is_loopback(urlsplit(kube.server).hostname or ""):
+        return []
+    try:
+        services = [one.spec async for one in kube.list(paths.SERVICES.within(namespace), Service)]
+    except KubeError:
+        return []
+    return [
+        service.cluster_ip
+        for service in services
+        if (service.selector or {}).get(COMPONENT) == role and _is_loopback(service.cluster_ip)
+    ]
 
 
 async def _running(kube: "Kube", namespace: str, role: str) -> list[str]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from ateplace import names
 from ateplace.cluster import records
-from ateplace.cluster.records import AteletRecord
+from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.records import AteletRecord, PodRecord
 from ateplace.kube.objects import Node, Pod, WorkerPool
 
 NOWHERE = "–"
@@ -103,8 +104,9 @@ def compose(
     in_flight: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Picture:
     """Put together what was read. `pods`: ateoms and placeholders; `in_flight`: node to pool UID to count."""
-    rows = {}
+    rows, ledger = {}, Ledger()
     for pool in pools:
+        ledger.pool_seen(records.pool_record(pool), 0.0)
         meta = pool.metadata
         name = f"{meta.namespace}/{meta.name}"
         replicas = pool.spec.replicas if pool.spec else 0
@@ -120,13 +122,13 @@ def compose(
                 rows[pool_name].nodes += 1
     picture = Picture(found, by_uid, rows, 0)
     for pod in pods:
-        _count(picture, pod, pool_label)
+        _count(picture, pod, pool_label, ledger)
+    by_node: dict[str, list[AteletRecord]] = {}
     for pod in atelets:
-        atelet = records.atelet_record(pod)
-        row = found.get(atelet.node) if atelet else None
-        # During an upgrade one version's ends while the next one's waits for its host port: that one counts.
-        if atelet and row and row.atelet in {NOWHERE, "terminating"}:
-            row.atelet = _atelet(atelet)
+        if atelet := records.atelet_record(pod):
+            by_node.setdefault(atelet.node, []).append(atelet)
+    for name in by_node.keys() & found.keys():
+        found[name].atelet = atelet_state(by_node[name])
     for node_name, counts in (in_flight or {}).items():
         for uid, count in counts.items():
             if node_name in found:
@@ -134,13 +136,11 @@ def compose(
     return picture
 
 
-def _count(picture: Picture, pod: Pod, pool_label: str) -> None:
+def _count(picture: Picture, pod: Pod, pool_label: str, ledger: Ledger) -> None:
     record = records.pod_record(pod, pool_label)
     if record is None or record.finished:
         return
-    pool = f"{record.namespace}/{record.pool}"
-    if record.pool_uid:  # a pool that is gone has no name any more, even if another one has got it
-        pool = picture.pools.get(record.pool_uid, record.pool_uid)
+    pool = pool_shown(record, ledger, picture.pools)
     row = picture.rows.get(pool)
     node = picture.nodes.get(record.node)
     if node is None:
@@ -155,28 +155,52 @@ def _count(picture: Picture, pod: Pod, pool_label: str) -> None:
         tenant.placeholders += 1
     else:
         tenant.ateoms += 1
-        tenant.ready += _ready(pod)
+        tenant.ready += is_ready(pod)
     if row:
         row.placeholders += record.placeholder
         row.ateoms += not record.placeholder
-        row.ready += not record.placeholder and _ready(pod)
+        row.ready += not record.placeholder and is_ready(pod)
 
 
-def _ready(pod: Pod) -> bool:
+def pool_shown(record: PodRecord, ledger: Ledger, pools: Mapping[str, str]) -> str:
+    """Under which name a pod is counted; `pools`: UID to `namespace/name`.
+
+    A pool that is gone has no name any more, even if another one has got it; the UID stands for it, and for the pool
+    that a forged label names.
+    """
+    uid = ledger.pool_of(record)
+    return pools.get(uid) or record.pool_uid or f"{record.namespace}/{record.pool}"
+
+
+def is_ready(pod: Pod) -> bool:
+    """Whether its condition says so."""
     conditions = pod.status.conditions if pod.status else None
     return any(condition.type == "Ready" and condition.status == "True" for condition in conditions or ())
 
 
-def _atelet(record: AteletRecord) -> str:
-    if record.terminating:
+def atelet_state(atelets: Iterable[AteletRecord]) -> str:
+    """What `NodeRow.atelet` says of a node's atelets.
+
+    During an upgrade one version's ends while the next one's waits for its host port: that one counts.
+    """
+    one = min(atelets, key=lambda one: (one.terminating, not one.ready, one.name), default=None)
+    if one is None:
+        return NOWHERE
+    if one.terminating:
         return "terminating"
-    return "ready" if record.ready else record.trouble or "starting"
+    return "ready" if one.ready else one.trouble or "starting"
 
 
 def changes(old: Picture, new: Picture) -> list[str]:
     """What happened between two moments, a line each."""
     lines = [f"pool {name} created" for uid, name in new.pools.items() if uid not in old.pools]
     lines += [f"pool {name} is gone" for uid, name in old.pools.items() if uid not in new.pools]
+    for name, pool in new.rows.items():
+        was = old.rows.get(name)
+        if was and was.uid == pool.uid and was.replicas != pool.replicas:
+            lines.append(f"pool {name} wants {pool.replicas} ateoms, no longer {was.replicas}")
+        if was and was.uid == pool.uid and pool.deleting and not was.deleting:
+            lines.append(f"pool {name} is being deleted")
     for name, row in new.nodes.items():
         before = old.nodes.get(name)
         if before is None:
@@ -189,6 +213,8 @@ def changes(old: Picture, new: Picture) -> list[str]:
         came = row.ateoms.total() - before.ateoms.total()
         if came:
             lines.append(f"{name}: {came:+d} ateoms, now {row.ateoms.total()}")
+        if row.placeholders != before.placeholders:
+            lines.append(f"{name}: {row.placeholders - before.placeholders:+d} placeholders, now {row.placeholders}")
     lines += [f"{name} left" for name in old.nodes if name not in new.nodes]
     return lines
 

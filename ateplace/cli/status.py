@@ -56,18 +56,23 @@ async def attempt(looking: Awaitable[T]) -> T | KubeError:
 
 async def look(kube: "Kube", settings: Settings, urls: list[str]) -> Status:
     """Read it all at once. What may not or cannot be seen, beyond nodes, pods and pools, becomes a note."""
-    asked, (roles, note), picture_parts = await asyncio.gather(
-        ask(kube, settings, "extender", "in-flight", InFlight, urls=urls), _roles(kube, settings), _read(kube, settings)
+    (in_flight, silent), (roles, note), (nodes, pods, atelets, pools) = await asyncio.gather(
+        picks_in_flight(kube, settings, urls), _roles(kube, settings), _read(kube, settings)
     )
+    picture = compose(nodes, pods, atelets, pools, pool_label=settings.substrate.pool_label, in_flight=in_flight)
+    return Status(picture, roles, [*note, *silent])
+
+
+async def picks_in_flight(kube: "Kube", settings: Settings, urls: list[str]) -> tuple[InFlight, list[str]]:
+    """What all extenders together have picked and not seen bound, and who did not answer."""
+    asked = await ask(kube, settings, "extender", "in-flight", InFlight, urls=urls)
     in_flight: InFlight = {}
     for answer in asked.answers.values():
         for node, counts in answer.items():
             into = in_flight.setdefault(node, {})
             for pool, count in counts.items():
                 into[pool] = into.get(pool, 0) + count
-    nodes, pods, atelets, pools = picture_parts
-    picture = compose(nodes, pods, atelets, pools, pool_label=settings.substrate.pool_label, in_flight=in_flight)
-    return Status(picture, roles, [*note, *asked.notes])
+    return in_flight, asked.notes
 
 
 async def _read(kube: "Kube", settings: Settings) -> tuple[list[Node], list[Pod], list[Pod], list[WorkerPool]]:

@@ -66,6 +66,11 @@ class Kube:
         """Where a command looks that is told no namespace."""
         return self._transport.access.namespace
 
+    @property
+    def server(self) -> str:
+        """The API server's address, as the configuration has it."""
+        return self._transport.access.server
+
     @classmethod
     async def connect(cls, cluster: Cluster, *, user_agent: str = "ateplace") -> "Kube":
         """Read the configuration; no request is sent yet. Raises SettingsError when there is no usable one."""

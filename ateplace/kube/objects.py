@@ -9,7 +9,7 @@ Reference: https://kubernetes.io/docs/reference/kubernetes-api/ (v1.36).
 
 from typing import Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 T = TypeVar("T")
 
@@ -205,6 +205,16 @@ class Node(Struct, rename="camel"):
 class PodTemplate(Struct, rename="camel"):
     spec: PodSpec
     metadata: Metadata | None = None
+
+
+class ServiceSpec(Struct):
+    selector: dict[str, str] | None = None
+    cluster_ip: str = field(default="", name="clusterIP")
+
+
+class Service(Struct):
+    metadata: Metadata
+    spec: ServiceSpec
 
 
 class DeploymentSpec(Struct, rename="camel"):

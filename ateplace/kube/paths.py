@@ -53,6 +53,7 @@ APPS: Final = "/apis/apps/v1"
 PODS: Final = Resource(CORE, "pods")
 NODES: Final = Resource(CORE, "nodes")
 NAMESPACES: Final = Resource(CORE, "namespaces")
+SERVICES: Final = Resource(CORE, "services")
 SECRETS: Final = Resource(CORE, "secrets")
 CONFIG_MAPS: Final = Resource(CORE, "configmaps")
 CORE_EVENTS: Final = Resource(CORE, "events")

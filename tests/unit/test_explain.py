@@ -194,7 +194,7 @@ def test_the_namespace_is(tmp_path: Path, arguments: list[str], asked: str) -> N
     document["contexts"][0]["context"]["namespace"] = "demo"
     path.write_text(json.dumps(document))
     flags = [f"--set=cluster.kubeconfig={path}", "--set=cluster.request_timeout=0.2"]
-    done = CliRunner().invoke(app, [*arguments, *flags])
+    done = CliRunner().invoke(app, ["pod", *arguments, *flags])
     namespace, _, name = asked.partition("/")
     assert f"/api/v1/namespaces/{namespace}/pods/{name}" in str(done.exception)
 

@@ -109,7 +109,8 @@ def test_explain_shows_events_decisions_and_notes_as_text(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, foreign: str
 ) -> None:
     found = explain.Explanation(
-        pod=foreign,
+        kind="pod",
+        name=foreign,
         findings=[findings.fail(foreign, foreign)],
         decisions=[explain.Decision("2026-11-18T00:00:00.000Z", foreign, foreign, [foreign], foreign)],
         events=[explain.Event(foreign, foreign, foreign)],

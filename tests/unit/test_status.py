@@ -109,6 +109,17 @@ def test_pods_of_a_pool_that_was_recreated_are_not_counted_for_the_new_one() -> 
     assert picture.nodes["n1"].pools["old"].ateoms == 1
 
 
+def test_a_pod_with_a_forged_pool_is_counted_for_no_pool() -> None:
+    """Its label has the UID of another namespace's pool, and its own namespace has a pool of the name."""
+    forged = pod("a", "n1", uid="u1")
+    forged.metadata.namespace = "other"
+    own = pool("web", "u2")
+    own.metadata.namespace = "other"
+    picture = compose([node("n1")], [forged], [], [pool(uid="u1"), own])
+    assert {name: row.ateoms for name, row in picture.rows.items()} == {"demo/web": 0, "other/web": 0}
+    assert picture.nodes["n1"].pools["u1"].ateoms == 1
+
+
 def test_a_drawing_shows_every_state_once() -> None:
     picture = compose(
         [node("n1", "u1"), node("n2", "u1"), node("n3"), node("n4")],
