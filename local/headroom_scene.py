@@ -13,7 +13,7 @@ from local.burst import BURST, FREE, HEADROOM, NODES, Counts, Recorder, Stage
 from local.plane import ControlPlane
 from local.pods import Installation
 from local.progress import say
-from local.scene import OVERLAY
+from local.scene import OVERLAY, start_map
 from local.witness import Witness
 
 DELAY, IDLE, LINGER = 10.0, 5.0, 20.0
@@ -80,6 +80,8 @@ def play(*, once: bool = True, shape: str = "new") -> int:
         installed.start()
         plane.wait(installed.ready, timeout=120, why="ateplace to be ready")
         say(f"ateplace ready after {time.monotonic() - began:.1f} s")
+        if not once:
+            say(f"the map is at {start_map(plane, LINGER)}")
         witness = stack.enter_context(Witness(plane))
         stage = Stage(plane)
         stage.set_up()
@@ -98,7 +100,8 @@ def play(*, once: bool = True, shape: str = "new") -> int:
         early = witness.violations()
         say(f"bound before claimed: {len(early)} of {witness.bound} bindings")
         if not once:
-            say(f"the cluster stays up until Ctrl-C: export KUBECONFIG={plane.kubeconfig}")
+            say("the scene is over; it is yours now, until Ctrl-C:")
+            say(f"  export KUBECONFIG={plane.kubeconfig} ATEPLACE_RECONCILER_LINGER={LINGER:g}")
             try:
                 while True:
                     time.sleep(1)

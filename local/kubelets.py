@@ -1,7 +1,9 @@
 """What KWOK's pretended kubelets do, as its Stage objects.
 
-Pods start after a delay and turn Ready; deleted ones go at once. Two annotations change that for one pod (or, on a
-DaemonSet's template, for all of its pods):
+Pods start after a delay and turn Ready; deleted ones go at once. They get no address: a made-up one may be in use
+elsewhere, and the API server connects to it when asked for a pod's proxy. Our own pods, which do listen, are reached at
+their Services' addresses (`local.pods`). Two annotations change what becomes of a pod (on a DaemonSet's template, of
+all of its pods):
 
     local.ateplace/start-delay: 5s          the pod takes that long to become Ready
     local.ateplace/stop-delay: 5s           deleted, it takes that long to go
@@ -27,11 +29,10 @@ _ADDRESSES = """
 hostIP: {{ index . 0 | Quote }}
 hostIPs: [{ip: {{ index . 0 | Quote }}}]
 {{ end }}
-{{ $own := PodIPsWith .spec.nodeName ( or .spec.hostNetwork false ) .metadata.uid .metadata.name .metadata.namespace }}
-{{ with $own }}
+{{ if .spec.hostNetwork }}{{ with $host }}
 podIP: {{ index . 0 | Quote }}
 podIPs: [{ip: {{ index . 0 | Quote }}}]
-{{ end }}
+{{ end }}{{ end }}
 startTime: {{ $now | Quote }}
 phase: Running
 """

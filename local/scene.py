@@ -1,9 +1,11 @@
 """`ateplace up`: a control plane, Agent Substrate's stand-ins and ateplace, at work before one's eyes."""
 
+import re
 import shutil
+import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +24,20 @@ from local.api import ApiError
 from local.picture import Picture
 from local.plane import ControlPlane
 from local.pods import Installation
+from local.program import ateplace
 from local.progress import say
 from local.realnode import RealNode, unfit
 from local.witness import Witness
 
 OVERLAY = Path(__file__).parents[1] / "deploy" / "overlays" / "second-scheduler"
 NAMESPACE, POOL = "demo", "web"
-ATEOM = {"requests": {"cpu": "500m", "memory": "512Mi"}}
-REAL_ATEOM = {"requests": {"cpu": "100m", "memory": "32Mi"}}
+TEMPLATE = {"resources": {"requests": {"cpu": "500m", "memory": "512Mi"}}}
 FEW, MANY = 3, 60
+REAL_TEMPLATE = {"resources": {"requests": {"cpu": "100m", "memory": "32Mi"}}, "nodeSelector": {commands.REAL: "true"}}
+REAL_FEW, REAL_MANY = 2, 8
+"""Small enough for one real node on two cores."""
 LAST_LINES = 12
+CONFLICT = 409
 LINGER = 3.0
 """Seconds that an unused claim stays: short here, so that one sees it go (120 s by default)."""
 
@@ -90,9 +96,8 @@ def scenario(few: int, many: int, most_nodes: int, **template: Any) -> tuple[Ste
     )
 
 
-SCENARIO = scenario(FEW, MANY, 4, resources=ATEOM)
-REAL_SCENARIO = scenario(2, 8, 1, resources=REAL_ATEOM, nodeSelector={commands.REAL: "true"})
-"""Small enough for one real node on two cores."""
+SCENARIO = scenario(FEW, MANY, 4, **TEMPLATE)
+REAL_SCENARIO = scenario(REAL_FEW, REAL_MANY, 1, **REAL_TEMPLATE)
 
 
 def play(nodes: int, once: bool, shape: str = "new", real_node: bool = False) -> int:
@@ -169,18 +174,18 @@ def _live(plane: ControlPlane, installed: Installation, steps: Sequence[Step]) -
     told: deque[str] = deque(maxlen=8)
     console = Console()
     plain = not console.is_terminal
-    header = _header(plane, installed, real=steps is REAL_SCENARIO)
+    real = steps is REAL_SCENARIO
+    header = _header(plane, installed, start_map(plane, LINGER), real=real)
     console.print(header)
     last = picture.take(plane.api)
-    moments = list(zip((3.0, 8.0, 16.0), steps, strict=False))
+    script = Script(REAL_FEW, REAL_MANY, REAL_TEMPLATE) if real else Script()
     began = time.monotonic()
     try:
         with Live(console=console, auto_refresh=False, transient=True) if not plain else ExitStack() as live:
             while True:
                 fresh: list[str] = []
-                if moments and time.monotonic() - began > moments[0][0]:
-                    fresh += attempt(moments.pop(0)[1], plane)
                 try:
+                    fresh += script.play(plane, time.monotonic() - began)
                     now = picture.take(plane.api)
                 except (httpx.HTTPError, ApiError) as error:
                     fresh.append(f"! {error}")
@@ -198,22 +203,90 @@ def _live(plane: ControlPlane, installed: Installation, steps: Sequence[Step]) -
         say("stopping everything")
 
 
-def attempt(step: Step, plane: ControlPlane) -> list[str]:
-    """Take a step and tell of it. It may be impossible by now: whoever watches has a hand in this cluster too."""
-    try:
-        step.act(plane)
-    except (httpx.HTTPError, ApiError) as error:
-        return [f"» {step.what}: not done, {error}"]
-    return [f"» {step.what}"]
+class Script:
+    """What a live scene does by itself: it creates a pool, scales it up and down again, and hands the cluster over.
+
+    The user has a hand in this cluster from the start. A pool that is not as the scene left it is the user's: the scene
+    changes nothing any more and hands over at once.
+    """
+
+    def __init__(self, few: int = FEW, many: int = MANY, template: Mapping[str, Any] = TEMPLATE) -> None:
+        self._few = few
+        self._template = template
+        self._moments: tuple[tuple[float, int | None, int], ...] = ((3.0, None, few), (8.0, few, many), (16.0, many, few))
+        """Seconds after the start, the replicas that the scene left behind (None: no pool), and those that it sets."""
+        self._next = 0
+        self._over = False
+
+    def play(self, plane: ControlPlane, seconds: float) -> list[str]:
+        """Do what is due, in words. An error of the API leaves it due."""
+        if self._over:
+            return []
+        if self._next == len(self._moments):
+            return self._hand_over(f"the pool keeps its {self._few} ateoms")
+        due, left, wanted = self._moments[self._next]
+        if seconds < due:
+            return []
+        if not _change(plane, left, wanted, self._template):
+            return self._hand_over("you have changed the pool")
+        self._next += 1
+        how = "created with" if left is None else "scaled up to" if wanted > left else "scaled down to"
+        return [f"» pool {how} {wanted} ateoms"]
+
+    def _hand_over(self, why: str) -> list[str]:
+        self._over = True
+        return [
+            f"» {why}: the scene is over; it is yours now:",
+            f"    kubectl scale workerpool/{POOL} -n {NAMESPACE} --replicas=40",
+        ]
 
 
-def _header(plane: ControlPlane, installed: Installation, *, real: bool) -> Group:
+def _change(plane: ControlPlane, left: int | None, wanted: int, template: Mapping[str, Any]) -> bool:
+    """Create the pool (`left` None) or scale it, if it is as the scene left it; whether it was."""
+    path = f"{substrate.POOLS.format(NAMESPACE)}/{POOL}"
+    if left is None:
+        if plane.api.exists(path):
+            return False
+        substrate.pool(plane, NAMESPACE, POOL, wanted, **template)
+        return True
+    while plane.api.exists(path):
+        pool = plane.api.get(path)
+        if pool["spec"]["replicas"] != left or pool["metadata"].get("deletionTimestamp"):
+            return False
+        version = {"resourceVersion": pool["metadata"]["resourceVersion"]}
+        try:
+            plane.api.patch(path, {"metadata": version, "spec": {"replicas": wanted}})
+        except ApiError as error:
+            if error.status != CONFLICT:
+                raise
+            continue  # written meanwhile, perhaps only its status
+        return True
+    return False
+
+
+def start_map(plane: ControlPlane, linger: float, *options: str, name: str = "map", listen: str = "127.0.0.1:0") -> str:
+    """Serve the map of this plane for as long as it is up, as a process of that name; its address."""
+    program, needed = ateplace(None)
+    own = {"KUBECONFIG": str(plane.kubeconfig), "ATEPLACE_RECONCILER_LINGER": str(linger)}
+    plane.run(name, [*program, "map", "--no-open", "--listen", listen, *options], needed | own)
+
+    def address() -> str:
+        found = re.search(r"http://[0-9.:]+/", plane.log(name).read_text("utf-8"))
+        return found[0] if found else ""
+
+    return plane.wait(address, timeout=60, why="the map to be served", every=0.1)
+
+
+def _header(plane: ControlPlane, installed: Installation, map_url: str, *, real: bool) -> Group:
     lines = [
-        "ateplace is up; Ctrl-C stops everything. In another terminal:",
+        f"ateplace is up; Ctrl-C stops everything. The map: {map_url}",
+        "In another terminal:",
         "",
-        f"  export KUBECONFIG={plane.kubeconfig}",
+        f"  export KUBECONFIG={plane.kubeconfig} ATEPLACE_RECONCILER_LINGER={LINGER:g}",
         f"  kubectl scale workerpool/{POOL} -n {NAMESPACE} --replicas=40",
         "  kubectl get nodes -L ate.dev/atelet",
+        "  ateplace status --watch",
+        f"  ateplace explain pool {NAMESPACE}/{POOL}",
     ]
     if real:
         lines += [
@@ -222,5 +295,7 @@ def _header(plane: ControlPlane, installed: Installation, *, real: bool) -> Grou
         ]
     lines += [f"  curl {pod.url('/readyz')}   # {name}" for name, pod in installed.pods.items() if name != "scheduler"]
     if not shutil.which("kubectl"):
-        lines.insert(3, f"  alias kubectl={plane.binaries['kubectl']}")
+        lines.insert(4, f"  alias kubectl={plane.binaries['kubectl']}")
+    if not shutil.which("ateplace"):
+        lines.insert(4, f"  alias ateplace={Path(sys.argv[0]).absolute()}")
     return Group(*lines, "")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ateplace.errors import LocalError
-from local import ApiError, ControlPlane, scene, substrate
+from local import ApiError, ControlPlane, substrate
 
 PARENT = """
 import sys, time
@@ -191,9 +191,3 @@ def test_faults_can_be_made_and_are_survived() -> None:
         own.api.post("/api/v1/namespaces/default/pods", pod)
         running = lambda: own.api.get("/api/v1/namespaces/default/pods/p")["status"]["phase"] == "Running"  # noqa: E731
         own.wait(running, why="a pod that runs after all that")
-
-
-def test_a_step_of_the_scene_that_somebody_made_impossible_is_told_of(plane: ControlPlane) -> None:
-    grow = scene.SCENARIO[1]
-    (told,) = scene.attempt(grow, plane)
-    assert told.startswith(f"» {grow.what}: not done, 404: ")
