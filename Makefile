@@ -68,6 +68,10 @@ bench-scale: setup ## Extender and reconciler on 1,000 nodes: time to claim them
 bench-start: setup ## How long an ateom takes to start on a real node, in parts; draws docs/images/start.svg (as root)
 	$(BIN)/python -m bench.start $(ARGS)
 
+.PHONY: bench-map
+bench-map: $(READY) ## The map of 5,000 nodes and 20,000 ateoms, measured in a headless Chromium (about a minute)
+	$(BIN)/python -m bench.map $(ARGS)
+
 .PHONY: check
 check: $(READY) ## Linters, types and import contracts
 	$(BIN)/ruff check .

@@ -36,6 +36,7 @@ GROUPS = {"ateplace.cli.certs", "ateplace.cli.explain"}
 """Modules whose commands are a group of their own."""
 ELSEWHERE = {
     "ateplace.cli.status": ("status",),
+    "ateplace.cli.map.command": ("map",),
     "ateplace.cli.explain": ("explain",),
     "ateplace.cli.doctor.command": ("doctor",),
     "ateplace.cli.certs": ("certs",),
