@@ -213,7 +213,11 @@ class Script:
     def __init__(self, few: int = FEW, many: int = MANY, template: Mapping[str, Any] = TEMPLATE) -> None:
         self._few = few
         self._template = template
-        self._moments: tuple[tuple[float, int | None, int], ...] = ((3.0, None, few), (8.0, few, many), (16.0, many, few))
+        self._moments: tuple[tuple[float, int | None, int], ...] = (
+            (3.0, None, few),
+            (8.0, few, many),
+            (16.0, many, few),
+        )
         """Seconds after the start, the replicas that the scene left behind (None: no pool), and those that it sets."""
         self._next = 0
         self._over = False
