@@ -152,7 +152,7 @@ async def explain_pool(kube: "Kube", settings: Settings, namespace: str, name: s
     picture = compose(nodes, pods, atelets, [pool], pool_label=label)
     ledger = Ledger()
     ledger.pool_seen(pool_record(pool), 0.0)
-    own = [pod for pod in pods if (one := pod_record(pod, label)) and ledger.pool_of(one) == pool.metadata.uid]
+    own = [pod for pod in pods if (one := pod_record(pod, label)) and ledger.owners.pool_of(one) == pool.metadata.uid]
     return Explanation("pool", key, pool_checks.findings(pool, picture, own, settings), [], events, [])
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ateplace import names
 from ateplace.cli.findings import Finding, count, fail, ok, verb, warn
 from ateplace.cli.pod_checks import judge_atelet
-from ateplace.cli.snapshot import NOWHERE, NodeRow, Picture, Tenant
+from ateplace.cli.snapshot import NOWHERE, NodeRow, Picture, PoolOnNode
 from ateplace.cluster.records import AteletRecord
 from ateplace.kube.objects import Node
 from ateplace.settings import Settings
@@ -51,7 +51,7 @@ def _unclaimed(row: NodeRow) -> Iterator[Finding]:
         yield ok("cold: no pool claims it, so atelet does not run here")
 
 
-def _pool(pool: str, tenant: Tenant, picture: Picture, settings: Settings) -> Iterator[Finding]:
+def _pool(pool: str, tenant: PoolOnNode, picture: Picture, settings: Settings) -> Iterator[Finding]:
     if tenant.in_flight:
         coming = f"{count(tenant.in_flight, 'pod')} of {pool} {verb(tenant.in_flight, 'are')} on the way here"
         yield ok(f"{coming}: picked, not bound yet")
@@ -86,7 +86,7 @@ def _pool(pool: str, tenant: Tenant, picture: Picture, settings: Settings) -> It
         )
 
 
-def holders(tenant: Tenant) -> str:
+def holders(tenant: PoolOnNode) -> str:
     """The pods of a pool on a node, in words; empty when there is none."""
     parts = []
     if tenant.ateoms:

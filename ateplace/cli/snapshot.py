@@ -168,7 +168,7 @@ def pool_shown(record: PodRecord, ledger: Ledger, pools: Mapping[str, str]) -> s
     A pool that is gone has no name any more, even if another one has got it; the UID stands for it, and for the pool
     that a forged label names.
     """
-    uid = ledger.pool_of(record)
+    uid = ledger.owners.pool_of(record)
     return pools.get(uid) or record.pool_uid or f"{record.namespace}/{record.pool}"
 
 

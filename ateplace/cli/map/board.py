@@ -19,8 +19,8 @@ from ateplace.cli.snapshot import (
     NOWHERE,
     NodeRow,
     Picture,
+    PoolOnNode,
     PoolRow,
-    Tenant,
     atelet_state,
     changes,
     is_ready,
@@ -71,7 +71,7 @@ class Board:
         self._pools: dict[str, PoolRecord] = {}
         self._names: dict[str, str] = {}
         self._in_flight: Mapping[str, Mapping[str, int]] = {}
-        self._tenants: dict[str, dict[str, Tenant]] = {}
+        self._tenants: dict[str, dict[str, PoolOnNode]] = {}
         """Node to pool to its counts; claims and picks are not in these."""
         self._counts: dict[str, Counter[str]] = {}
         """Pool to its counts."""
@@ -258,7 +258,7 @@ class Board:
             return
         self._dirty_nodes.add(pod.node)
         tenants = self._tenants.setdefault(pod.node, {})
-        tenant = tenants.setdefault(pod.pool, Tenant())
+        tenant = tenants.setdefault(pod.pool, PoolOnNode())
         if pod.placeholder:
             tenant.placeholders += times
             counts["placeholders"] += times
@@ -293,12 +293,12 @@ class Board:
     def _row(self, record: NodeRecord) -> NodeRow:
         row = NodeRow(record.name, record.labelled)
         for uid, value in record.claims.items():
-            row.pools[self._names.get(uid, uid)] = Tenant(value)
+            row.pools[self._names.get(uid, uid)] = PoolOnNode(value)
         for pool, counts in self._tenants.get(record.name, {}).items():
-            tenant = row.pools.setdefault(pool, Tenant())
+            tenant = row.pools.setdefault(pool, PoolOnNode())
             tenant.ateoms, tenant.ready, tenant.placeholders = counts.ateoms, counts.ready, counts.placeholders
         for uid, count in self._in_flight.get(record.name, {}).items():
-            row.pools.setdefault(self._names.get(uid, uid), Tenant()).in_flight += count
+            row.pools.setdefault(self._names.get(uid, uid), PoolOnNode()).in_flight += count
         row.atelet = atelet_state(self._atelets.get(record.name, {}).values())
         return row
 
