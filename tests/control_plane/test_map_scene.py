@@ -14,7 +14,7 @@ PATH = f"{substrate.POOLS.format(scene.NAMESPACE)}/{scene.POOL}"
 @pytest.fixture
 def stage(plane: ControlPlane) -> Iterator[ControlPlane]:
     """WorkerPools, of which nobody makes pods."""
-    plane.define(substrate.MANIFESTS / "workerpool-crd.yaml")
+    plane.define(substrate.MANIFESTS / substrate.shape(plane).name / "workerpool-crd.yaml")
     if not plane.api.exists(f"/api/v1/namespaces/{scene.NAMESPACE}"):
         plane.api.post("/api/v1/namespaces", {"metadata": {"name": scene.NAMESPACE}})
     yield plane
@@ -29,11 +29,11 @@ def pool(plane: ControlPlane) -> Object:
 def test_the_scene_ends_by_handing_the_cluster_over(stage: ControlPlane) -> None:
     script = Script()
     assert script.play(stage, 0.0) == []
-    assert script.play(stage, 3.1) == [f"» pool of {FEW} created"]
+    assert script.play(stage, 3.1) == [f"» pool created with {FEW} ateoms"]
     assert script.play(stage, 3.2) == []
-    assert script.play(stage, 8.1) == [f"» scaled up to {MANY}"]
+    assert script.play(stage, 8.1) == [f"» pool scaled up to {MANY} ateoms"]
     assert pool(stage)["spec"]["replicas"] == MANY
-    assert script.play(stage, 16.1) == [f"» scaled down to {FEW}"]
+    assert script.play(stage, 16.1) == [f"» pool scaled down to {FEW} ateoms"]
     assert pool(stage)["spec"]["replicas"] == FEW
     first, how = script.play(stage, 16.2)
     assert first == f"» the pool keeps its {FEW} ateoms: the scene is over; it is yours now:"
