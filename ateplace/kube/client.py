@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 ATTEMPTS = 8
 PAGE_ITEMS = 500
-ANSWER_BYTES = 32 * 1024 * 1024
+ANSWER_BYTES = 8 * 1024 * 1024
 """The largest answer taken; a list page over it is asked for again in halves."""
 PATCHES = {
     "merge": "application/merge-patch+json",
