@@ -21,7 +21,7 @@ from ateplace.cli.status import picks_in_flight
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import atelet_record, pod_record, pool_record
 from ateplace.errors import AteplaceError, KubeError, NotFound
-from ateplace.kube import paths
+from ateplace.kube import paths, selectors
 from ateplace.kube.objects import Node, Pod, WorkerPool
 from ateplace.settings import Settings
 
@@ -120,14 +120,12 @@ async def explain_node(kube: "Kube", settings: Settings, name: str, urls: list[s
         return list({pod.metadata.uid: pod for some in found for pod in some}.values())
 
     here, unbound, pools, atelets, (picks, silent), events = await asyncio.gather(
-        ours(f"spec.nodeName={name}"),
-        ours("spec.nodeName="),
+        ours(selectors.on_node(name)),
+        ours(selectors.on_node("")),
         _all(kube, paths.POOLS.everywhere, WorkerPool),
         _atelets(kube, settings),
         picks_in_flight(kube, settings, urls),
-        _events(
-            kube, paths.CORE_EVENTS.everywhere, f"involvedObject.kind=Node,involvedObject.name={name},{OUR_EVENTS}"
-        ),
+        _events(kube, paths.CORE_EVENTS.everywhere, f"{selectors.events_about('Node', name)},{OUR_EVENTS}"),
     )
     picture = compose([node], [*here, *unbound], atelets, pools, pool_label=substrate.pool_label, in_flight=picks)
     records = [one for one in map(atelet_record, atelets) if one and one.node == name]

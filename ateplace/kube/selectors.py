@@ -36,5 +36,13 @@ def both(first: str | None, second: str | None) -> str | None:
 
 def on_node(name: str) -> str:
     """A field selector for the pods that are bound to a node; for those that are bound to none when `name` is empty."""
-    escaped = re.sub(r"([\\,=])", r"\\\1", name)
-    return f"spec.nodeName={escaped}"
+    return f"spec.nodeName={_escaped(name)}"
+
+
+def events_about(kind: str, name: str) -> str:
+    """A field selector for the Events about an object; one that has no namespace, or is asked for within its own."""
+    return f"involvedObject.kind={kind},involvedObject.name={_escaped(name)}"
+
+
+def _escaped(name: str) -> str:
+    return re.sub(r"([\\,=])", r"\\\1", name)

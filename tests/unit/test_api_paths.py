@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("ateplace", "webhook", "extender", "reconciler", "certs")
-ALLOWED = {"ateplace/kube/paths.py"}
+ALLOWED = {"ateplace/kube/paths.py", "ateplace/cli/map/app.py"}
+"""The map's own endpoints begin with /api too."""
 LOOKS_LIKE_A_PATH = re.compile(
     r"/apis?/|/namespaces/|^(/?apis?|namespaces)/|/(pods|nodes|secrets|deployments|workerpools)/$"
 )

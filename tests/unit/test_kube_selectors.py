@@ -42,9 +42,13 @@ def test_a_nodes_name_never_becomes_another_field() -> None:
     assert selectors.on_node("a,b=c\\") == r"spec.nodeName=a\,b\=c\\"
 
 
+def test_events_are_asked_for_by_one_name() -> None:
+    assert selectors.events_about("Node", "a,b") == r"involvedObject.kind=Node,involvedObject.name=a\,b"
+
+
 def test_names_become_part_of_a_selector_in_one_module_only() -> None:
     """An f-string with a selector's syntax and a value in it, anywhere else, is an escape that was forgotten."""
-    made = re.compile(r"""f"[^"]*(?:spec\.nodeName=\{|\} in \(|\}=\{[^"]*,!|_LABEL\}=\{)""")
+    made = re.compile(r"""f"[^"]*(?:spec\.nodeName=\{|involvedObject\.name=\{|\} in \(|\}=\{[^"]*,!|_LABEL\}=\{)""")
     found = [
         f"{path.relative_to(ROOT)}:{number}"
         for package in ("ateplace", "webhook", "extender", "reconciler", "certs")

@@ -54,7 +54,7 @@ NEEDED: Final[dict[str, tuple[Right, ...]]] = {
     ),
     RECONCILER: (
         Right("", "nodes", (*WATCH, "patch")),
-        Right("", "pods", WATCH),
+        Right("", "pods", (*WATCH, "delete")),
         Right(names.GROUP, names.POOL_PLURAL, (*READ, "patch")),
         Right("apps", "deployments", (*READ, "create", "update", "delete")),
         Right("apps", "replicasets", ("get",)),
