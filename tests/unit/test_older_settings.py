@@ -9,8 +9,8 @@ from ateplace.settings import REMOVED, Settings, load
 from tests.deploying import SECOND_SCHEDULER, of_kind, render
 from tests.versions import ROOT, answer, command, script, unpack
 
-CHANGED: set[str] = set()
-"""Settings with another default since."""
+CHANGED = {"reconciler.unbound_wait"}
+"""Settings with another default since. A release waits as long as a scheduler may bind: 600 s instead of 300 s."""
 OVERLAY = SECOND_SCHEDULER.relative_to(ROOT)
 
 
