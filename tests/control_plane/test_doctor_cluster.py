@@ -185,7 +185,7 @@ def test_an_old_idle_claim_is_trouble_only_while_no_reconciler_leads(running: Ru
     """How old is too old is judged by the linger that the installation has."""
     node = running.plane.add_nodes(1, "lingering")[0]
     pool = running.plane.api.get(f"{substrate.POOLS.format('demo')}/{POOL}")
-    old = (datetime.now(UTC) - timedelta(seconds=400)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    old = (datetime.now(UTC) - timedelta(seconds=640)).strftime("%Y-%m-%dT%H:%M:%SZ")
     running.installed.pods["reconciler"].kill()  # else it would release the claim
     try:
         claim = {"annotations": {names.claim_key(pool["metadata"]["uid"]): old}, "labels": {names.NODE_LABEL: "true"}}
@@ -193,7 +193,7 @@ def test_an_old_idle_claim_is_trouble_only_while_no_reconciler_leads(running: Ru
         # Its Lease is good for some seconds more, and so long another reconciler may be about to take over.
         (only,) = running.plane.wait(lambda: running.trouble("claims"), timeout=60, why="the Lease to run out")
         sentence = (
-            f"claims without a pod, written more than {LINGER + 300:.0f} s ago, and no reconciler to release them"
+            f"claims without a pod, written more than {LINGER + 600:.0f} s ago, and no reconciler to release them"
         )
         assert only == f"warn: {sentence}, on {node}"
         done = running.cli("doctor", "--check=claims", "--output=json", "--set=reconciler.linger=120")
