@@ -73,7 +73,8 @@ def test_what_cannot_be_read_ends_nothing_and_hides_nothing(
     told = [{**status, "state": {"terminated": ended}}]
     plane.api.patch(f"{pod_path(made)}/status", {"status": {"initContainerStatuses": told}})
     nested = '{"a":' * 3_000 + "1" + "}" * 3_000
-    spec = {"replicas": 0, "ateomImage": "i", "template": {"nodeAffinity": "DEEP"}}
+    spec = {"replicas": 0, "workerImage": "i", "sandboxClasses": [{"name": "gvisor"}]}
+    spec["template"] = {"nodeAffinity": "DEEP"}
     kind = {"apiVersion": f"{names.GROUP}/{names.POOL_VERSION}", "kind": names.POOL_KIND}
     body = json.dumps({**kind, "metadata": {"name": "deep"}, "spec": spec}).replace('"DEEP"', nested)
     plane.kubectl("create", "--raw", pool_path(namespace, "deep").rpartition("/")[0], "-f", "-", input=body)
