@@ -74,7 +74,7 @@ def test_35_a_deposed_leader_tells_of_no_deletion_that_waits_until_it_leads_agai
         substrate.delete(plane, namespace, "a")
 
         def waiting() -> float:
-            return one.metrics()['ateplace_pool_deletions_waiting{awaited="pods"}']
+            return one.metrics()['ateplace_pool_deletions_waiting{awaited="draining"}']
 
         plane.wait(lambda: waiting() == 1, why="the deletion to wait")
         path = f"/apis/coordination.k8s.io/v1/namespaces/{one.lease}/leases/ateplace-reconciler"
