@@ -4,7 +4,7 @@ import base64
 import copy
 import json
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,10 @@ FINISH = """
 import asyncio, sys
 from ateplace.kube import Kube
 from ateplace.settings import load
-from certs.controller import Keeper
+try:
+    from certs.keeper import Keeper  # what the older one calls it
+except ModuleNotFoundError:
+    from certs.controller import Keeper
 from certs.rotation import Phase, phase
 
 async def main():
@@ -93,16 +96,26 @@ def test_a_change_of_authority_begun_by_one_is_finished_by_the_other(
 # -- the extender ------------------------------------------------------------------------------------------------------
 
 
-def test_extenders_of_both_place_a_burst_call_by_call(
-    plane: ControlPlane, namespace: str, nodes: Callable[..., list[str]], old: Path
-) -> None:
-    substrate.install(plane, controller=False)
-    nodes(12, labels={OWNER: namespace})
-    pools = [substrate.pool(plane, namespace, name) for name in ("web", "batch")]
+@pytest.fixture
+def older_substrate() -> Iterator[ControlPlane]:
+    """A plane of its own with the shape of Agent Substrate that the older version knows."""
+    with ControlPlane() as plane:
+        substrate.use(plane, substrate.OLD)
+        substrate.install(plane, controller=False)
+        plane.api.post("/api/v1/namespaces", {"metadata": {"name": WORK}})
+        account = f"/api/v1/namespaces/{WORK}/serviceaccounts/default"
+        plane.wait(lambda: plane.api.exists(account), why="a ServiceAccount")
+        yield plane
+
+
+def test_extenders_of_both_place_a_burst_call_by_call(older_substrate: ControlPlane, old: Path) -> None:
+    plane = older_substrate
+    plane.add_nodes(12, labels={OWNER: WORK})
+    pools = [substrate.pool(plane, WORK, name) for name in ("web", "batch")]
     room = {"cpu": "400m", "memory": "64Mi"}
     with Witness(plane) as witness, Scheduling(plane, replicas=2, code={0: old}) as rig:
         create(plane, [ateom(pools[n % 2], f"p{n}", requests=room) for n in range(120)])
-        found = where(plane, namespace, 120, timeout=120)
+        found = where(plane, WORK, 120, timeout=120)
         assert (witness.violations(), witness.bound) == ([], 120)
         for number in (0, 1):
             assert rig.metric("ateplace_extender_calls_total", number, verb="filter") >= 40
@@ -211,6 +224,7 @@ def leads(pod: Pod) -> bool:
 def update(old: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Update]:
     """Begins with the older version alone, from its own manifests; this one's are applied, and nothing has rolled."""
     with ControlPlane(nodes=6) as plane:
+        substrate.use(plane, substrate.OLD)  # the older version knows no other
         substrate.install(plane)
         plane.api.post("/api/v1/namespaces", {"metadata": {"name": WORK}})
         with ReplicatedInstallation(plane, old / OVERLAY, code=old, reconciler__linger=LINGER) as installed:
@@ -238,7 +252,8 @@ def mutated(pod: Pod, authorities: str, review: Object) -> list[Object]:
     return json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
 
 
-def test_webhooks_of_both_patch_alike_and_leave_each_others_work_alone(halfway: Update) -> None:
+def test_webhooks_of_both_patch_alike_but_for_the_init_container_and_leave_their_work_alone(halfway: Update) -> None:
+    """Each version ships a container of its own; one pod is reviewed by one of them."""
     plane = halfway.plane
     pool = substrate.pool(plane, WORK, "reviewed")
     template = substrate.deployment(pool)["spec"]["template"]
@@ -256,10 +271,12 @@ def test_webhooks_of_both_patch_alike_and_leave_each_others_work_alone(halfway: 
     authorities = base64.b64decode(plane.api.get(f"{SECRETS}/{names.WEBHOOK_CERTIFICATE}")["data"]["ca.crt"]).decode()
     webhooks = [halfway.of_version("webhook", code) for code in (halfway.old, None)]
     patches = [mutated(each, authorities, review) for each in webhooks]
-    assert patches[0] == patches[1] != []
-    done = copy.deepcopy(review)
-    done["request"]["object"] = jsonpatch.apply_patch(pod, patches[0])
-    assert [mutated(each, authorities, done) for each in webhooks] == [[], []]
+    others = [[op for op in patch if not op["path"].startswith("/spec/initContainers")] for patch in patches]
+    assert others[0] == others[1] and all(len(patch) == len(others[0]) + 1 for patch in patches)
+    for webhook, patch in zip(webhooks, patches, strict=True):
+        done = copy.deepcopy(review)
+        done["request"]["object"] = jsonpatch.apply_patch(pod, patch)
+        assert mutated(webhook, authorities, done) == []
     halfway.goes(pool)
 
 
@@ -277,14 +294,15 @@ def test_one_leads_after_the_other_and_goes_on_with_what_it_finds(halfway: Updat
     halfway.plane.wait(
         lambda: len(halfway.running(f"deleted-{before}")) <= 1, timeout=60, why="all but one of its pods to end"
     )
-    placeholders = _placeholders(halfway.plane, spare)
+    # By this version's policy the older one may write no headroom: what is there stays, what is missing comes later.
+    placeholders = _placeholders(halfway.plane, spare) if before == "new" else None
     halfway.led_by(second)
     assert claimed(halfway.plane, deleted), "its last pod has not ended"
     halfway.shrinks(shrunk)
     halfway.plane.api.delete(f"/api/v1/namespaces/{WORK}/pods/{stuck}", {"gracePeriodSeconds": 0})
     halfway.is_gone(deleted)
     assert claimed(halfway.plane, kept) == held
-    assert _placeholders(halfway.plane, spare) == placeholders
+    assert _placeholders(halfway.plane, spare) == placeholders or before == "old"
     assert halfway.trust() == trusted
     for pool in (kept, shrunk, spare):
         halfway.goes(pool)
