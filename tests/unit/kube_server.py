@@ -81,6 +81,7 @@ class Server:
         self._handler = handler
         self._scheme = scheme
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self.requests: list[Request] = []
         self.connections = 0
         self.port = 0
@@ -91,6 +92,7 @@ class Server:
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self._writers.add(writer)  # a task that is cancelled before its first step runs no `finally`
         task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -111,13 +113,18 @@ class Server:
                     await self._handler(request, Answer(writer))
         finally:
             writer.transport.abort()
-            await asyncio.sleep(0)  # the transport lets go of its socket in the next turn
+            self._writers.discard(writer)
 
     async def stop(self) -> None:
-        tasks = list(self._tasks)
+        for _ in range(4):  # what was accepted already arrives in one of the next turns
+            await asyncio.sleep(0)
+        tasks, writers = list(self._tasks), list(self._writers)
         for task in tasks:
             task.cancel()
+        for writer in writers:
+            writer.transport.abort()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # a transport lets go of its socket in the next turn
 
 
 @contextlib.asynccontextmanager
@@ -128,8 +135,10 @@ async def serving(handler: Handler, port: int = 0, tls: ssl.SSLContext | None = 
     try:
         yield server
     finally:
-        listening.close()
+        # asyncio loses the socket of a connection that it was accepting while its server closes.
+        asyncio.get_running_loop().remove_reader(listening.sockets[0].fileno())
         await server.stop()
+        listening.close()
         await listening.wait_closed()
 
 
