@@ -6,7 +6,8 @@ one (a kubelet drops a request for what its node does not know, and starts the p
 nodes that may have the device are claimed and refused; the Node's update, once atelet serves it, brings the pod back.
 
     cold, may have it ── claimed ── atelet Ready ── advertised ── answered
-                                         └── nothing for too long: it has none, remembered for as long as we run
+                                         └── nothing for too long: it has none, remembered for as long as we run;
+                                             the reconciler releases the claim, which brings the pod back to be told
 
 Which nodes may have it: those that `substrate.served_nodes` selects; without that setting those of an instance type of
 which some node has advertised it; else those with the label or taint `ate.dev/sandboxClass`.
@@ -71,8 +72,8 @@ def judge(want: Wanted, node: Node, *, picked: bool, now: float) -> tuple[Servic
         if units:
             if node.used.get(name, 0) + (0 if picked else amount) > units:
                 return Service.FULL, f"no {name} is free"
-        elif node.ready_for(now) > want.patience and name not in node.advertised:
-            return Service.NONE, f"atelet is there, and serves no {name}"
+        elif node.never_serves(name, want.patience, now):
+            return Service.NONE, f"atelet was Ready there, and served no {name}"
         elif name in node.advertised or _likely(want, node):
             return Service.AWAITED, f"claimed, and waits for atelet to serve {name}" if node.claims else _cold(name)
         else:

@@ -144,6 +144,11 @@ class Node(Struct, gc=False):
         """The longest time that an atelet was Ready here without a break."""
         return max(self.ready_longest, now - self.ready_since)
 
+    def never_serves(self, resource: str, patience: float, now: float) -> bool:
+        """Whether an atelet was Ready here for longer than `patience`, and the Node has never advertised what atelet
+        would serve: it has none of it."""
+        return resource not in self.advertised and self.ready_for(now) > patience
+
     def current_atelets(self) -> list[AteletRecord]:
         """Atelet's pods here, without those of DaemonSets that fit this node no longer: these end soon."""
         wanted = self.atelet.daemonsets

@@ -34,7 +34,7 @@ from ateplace.cluster.claim_patch import ANNOTATION_BYTES, CLAIM_BYTES
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord
 from ateplace.cluster.state import Node, Pool
-from ateplace.settings import Reconciler
+from ateplace.settings import Reconciler, Settings
 from reconciler.claims.unbound import Unbound
 
 UNBOUND_LOOK: Final = 2.0
@@ -49,7 +49,9 @@ class Release(Struct, frozen=True):
     patient: bool
     """Whether unbound pods of the pool hold it back,"""
     answers: float
-    """those that were not refused after this moment: the last at which somebody may have answered by it."""
+    """those that were not refused after this moment: the last at which somebody may have answered by it,"""
+    never: frozenset[str] = frozenset()
+    """and that ask for none of these: resources that the node was given up for."""
 
 
 class Plan(Struct, frozen=True):
@@ -70,11 +72,12 @@ class Plan(Struct, frozen=True):
     """Seconds until something may be due."""
 
 
-def decide(ledger: Ledger, unbound: Unbound, name: str, now: float, settings: Reconciler) -> Plan | None:
+def decide(ledger: Ledger, unbound: Unbound, name: str, now: float, settings: Settings) -> Plan | None:
     """None when there is no such Node."""
     node = ledger.nodes.get(name)
     if node is None or node.record is None:
         return None
+    times = settings.reconciler
     add: list[str] = []
     release: list[Release] = []
     again = inf
@@ -87,15 +90,15 @@ def decide(ledger: Ledger, unbound: Unbound, name: str, now: float, settings: Re
                 add.append(uid)
         elif tenant.value is not None and not (pool.record is None and homeless):
             idle = now - max(tenant.changed, tenant.unused)
-            left = linger(pool, settings) - idle
-            patient = idle < settings.linger + settings.unbound_wait
-            answers = tenant.changed + settings.linger
+            left = linger(pool, times) - idle
+            patient = idle < times.linger + times.unbound_wait
+            answers, never = tenant.changed + times.linger, _never_served(node, now, settings)
             if left > 0:
                 again = min(again, left)
-            elif patient and unbound.may_bind(pool, answers):
+            elif patient and unbound.may_bind(pool, answers, never):
                 again = min(again, UNBOUND_LOOK)
             else:
-                release.append(Release(uid, tenant.value, patient, answers))
+                release.append(Release(uid, tenant.value, patient, answers, never))
     refused = ""
     if add and node.record.annotation_bytes + CLAIM_BYTES * len(add) > ANNOTATION_BYTES:
         refused = f"its annotations hold {node.record.annotation_bytes} of {ANNOTATION_BYTES} bytes"
@@ -110,6 +113,13 @@ def decide(ledger: Ledger, unbound: Unbound, name: str, now: float, settings: Re
         refused=refused,
         again=None if again == inf else again,
     )
+
+
+def _never_served(node: Node, now: float, settings: Settings) -> frozenset[str]:
+    """Resources that atelet would serve and this node does not have. A node is answered to a pod that asks for one only
+    while it advertises it, so such a pod is not on its way here."""
+    patience = settings.extender.atelet_unready_seconds
+    return frozenset(name for name in settings.substrate.served if node.never_serves(name, patience, now))
 
 
 def linger(pool: Pool, settings: Reconciler) -> float:

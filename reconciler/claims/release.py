@@ -27,13 +27,14 @@ from ateplace.clock import boottime
 from ateplace.cluster import claim_patch
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import FINISHED, NodeRecord, node_record, refusal
+from ateplace.cluster.resources import requests
 from ateplace.cluster.state import Node
 from ateplace.kube import Kube, objects, paths, selectors
 from ateplace.kube.objects import Pod
 from ateplace.settings import Settings
 from reconciler import metrics
 from reconciler.claims.plan import Plan, Release, decide
-from reconciler.claims.unbound import Unbound
+from reconciler.claims.unbound import Unbound, asks_for
 from reconciler.events import Events, about_node, about_pool
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Claims:
     ) -> None:
         self._kube = kube
         self._view = view
-        self._settings = settings.reconciler
+        self._settings = settings
         self._pool_label = settings.substrate.pool_label
         self._events = events
         self._clock = clock
@@ -209,6 +210,8 @@ class Claims:
         if pod.spec.node_name:
             return True
         if pod.spec.scheduling_gates:
+            return False
+        if release.never and asks_for(requests(pod.spec, pod.status), release.never):
             return False
         refused = any(map(refusal, (pod.status.conditions or ()) if pod.status else ()))
         return not (refused and self.unbound.refused(pod.metadata.uid, key) > release.answers)

@@ -5,22 +5,24 @@
                                      ^                                                    |
                                      +------- says so no longer: being tried again -------+
 
-Nobody tells us what was answered, so every unbound pod counts, with two exceptions:
+Nobody tells us what was answered, so every unbound pod counts, with three exceptions:
 
 - A pod with scheduling gates has never been looked at.
 - A pod that was refused had no node in flight at that moment. It may have been answered one since; but an answer rests
   on a claim that was written at most half a linger before (the reply rule). So a refusal that came a whole linger after
   a claim last changed proves that the pod does not go by that claim. When it came is known up to `lag`: a watch that is
   further behind is not decided by.
+- A pod that asks for what the node was given up for (`ate.dev/kvm`) was never answered that node.
 
 So a placeholder that waits on a full cluster, as it should, keeps no claim that is older than its last refusal.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from math import inf
 
 from ateplace.cluster.records import PodRecord
+from ateplace.cluster.resources import Amounts
 from ateplace.cluster.state import Pool
 
 
@@ -51,10 +53,14 @@ class Unbound:
         """When the pod was last refused, at the earliest; -inf when it was not."""
         return self._pods.get(pool_key, {}).get(pod_uid, (None, -inf))[1]
 
-    def may_bind(self, pool: Pool, until: float) -> bool:
+    def may_bind(self, pool: Pool, until: float, never: Collection[str] = ()) -> bool:
         """Whether a pod of the pool that would hold a claim may have been answered a node by one that nobody has
-        answered by after that moment."""
-        return any(at <= until for pod, at in self._of(pool) if pool.warm or not pod.placeholder)
+        answered by after that moment. `never`: resources that the node does not have."""
+        return any(
+            at <= until and not (never and asks_for(pod.shape.requests, never))
+            for pod, at in self._of(pool)
+            if pool.warm or not pod.placeholder
+        )
 
     def waiting(self, pool_uid: str) -> Iterator[PodRecord]:
         """Unbound pods that carry this pool's UID."""
@@ -68,6 +74,10 @@ class Unbound:
                 yield pod, at
         if record:
             yield from self._pods.get(f"{record.namespace}/{record.name}", {}).values()
+
+
+def asks_for(requests: Amounts, names: Collection[str]) -> bool:
+    return any(name in names for name, _ in requests)
 
 
 def _key(pod: PodRecord) -> str:

@@ -61,20 +61,32 @@ def test_cold_nodes_are_claimed_then_serve_the_device_then_get_ateoms_and_none_i
     plane.remove_nodes(kvm)
 
 
-def test_a_node_that_never_serves_the_device_is_given_up_with_a_reason(cluster: ControlPlane) -> None:
+def test_a_node_that_never_serves_the_device_is_given_up_with_a_reason_and_its_atelet_goes(
+    cluster: ControlPlane,
+) -> None:
+    """Nothing happens on the cluster that would bring the pod back: the release of the claim does."""
     plane = cluster
-    without = plane.add_nodes(1, "no-kvm", taints=[TAINT])
+    (without,) = plane.add_nodes(1, "no-kvm", taints=[TAINT])
     substrate.pool(plane, "vm", "none", 1, sandbox_class="microvm")
     (pod,) = plane.wait(lambda: pods(plane, "none"), timeout=60, why="its pod")
-
-    def given_up() -> bool:
-        plane.api.patch(f"/api/v1/nodes/{without[0]}", {"metadata": {"annotations": {"tests.example/stir": "1"}}})
-        return "atelet is there, and serves no ate.dev/kvm" in why(plane, pod)
-
-    plane.wait(given_up, timeout=120, why="the node to be given up", every=1)
+    plane.wait(lambda: claimed(plane, without), timeout=120, why="the node to be claimed")
+    reason = "atelet was Ready there, and served no ate.dev/kvm"
+    plane.wait(lambda: reason in why(plane, pod), timeout=240, why="the node to be given up", every=0.5)
+    plane.wait(lambda: not claimed(plane, without), timeout=240, why="its claim to be released", every=0.5)
     assert bound(plane, "none").total() == 0
+    plane.api.patch(f"/api/v1/nodes/{without}", {"metadata": {"annotations": {"tests.example/stir": "1"}}})
+    other = plane.add_nodes(1, "no-kvm-either", taints=[TAINT])
+    plane.wait(lambda: claimed(plane, other[0]), timeout=120, why="the pod to be looked at again")
+    assert not claimed(plane, without), "it is remembered"
     substrate.delete(plane, "vm", "none")
-    plane.remove_nodes(without)
+    plane.wait(lambda: not pods(plane, "none"), timeout=90, why="the pool to be gone", every=0.2)
+    plane.remove_nodes([without, *other])
+
+
+def claimed(plane: ControlPlane, node: str) -> bool:
+    meta = plane.api.get(f"/api/v1/nodes/{node}")["metadata"]
+    keys = any(key.startswith("ate.dev/claim.") for key in meta.get("annotations", {}))
+    return keys or "ate.dev/atelet" in meta["labels"]
 
 
 def why(plane: ControlPlane, pod: Object) -> str:

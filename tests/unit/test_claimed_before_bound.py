@@ -15,14 +15,14 @@ from msgspec import structs
 from ateplace.cluster.claims import answerable
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord, PodRecord
-from ateplace.settings import Reconciler
+from ateplace.settings import Reconciler, Settings
 from reconciler.claims.plan import Plan, decide
 from reconciler.claims.unbound import Unbound
 from tests.unit import cluster
 
 LINGER = 8.0
 PODS = ["p0", "p1"]
-RULES = Reconciler(linger=LINGER, unbound_wait=1000.0)
+RULES = Settings(reconciler=Reconciler(linger=LINGER, unbound_wait=1000.0))
 
 
 class Call(NamedTuple):

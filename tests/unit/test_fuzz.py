@@ -150,7 +150,7 @@ async def run(seed: int) -> None:
         assert time.monotonic() - began < SLOW
     ledger = world.view.ledger
     for name in ledger.nodes:
-        decide(ledger, world.unbound, name, 1e6, SETTINGS.reconciler)
+        decide(ledger, world.unbound, name, 1e6, SETTINGS)
     assert all(len(record.shape.counted) <= MOST_RESOURCES for record in ledger.pods.values())
     for _ in range(CALLS):
         pod = maker.object("Pod", 9)

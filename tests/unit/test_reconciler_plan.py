@@ -7,7 +7,8 @@ from ateplace import names
 from ateplace.cluster.claim_patch import ANNOTATION_BYTES
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord, PodRecord, PoolRecord
-from ateplace.settings import Reconciler
+from ateplace.cluster.resources import Shape
+from ateplace.settings import Reconciler, Settings
 from reconciler.claims.plan import UNBOUND_LOOK, Plan, Release, decide, readable
 from reconciler.claims.unbound import Unbound
 from reconciler.pool_pods import Fates
@@ -15,7 +16,7 @@ from reconciler.pools import Stage, awaited
 from tests.unit import cluster
 from tests.unit.cluster import ledger
 
-SETTINGS = Reconciler(linger=120, unbound_wait=600)
+SETTINGS = Settings(reconciler=Reconciler(linger=120, unbound_wait=600))
 LAG = 75.0
 TIME = "2026-11-16T10:00:00.123456+00:00"
 
@@ -240,6 +241,35 @@ def test_a_pod_that_is_tried_again_may_be_on_its_way() -> None:
     assert planned(filled, 300.0, waiting).again == UNBOUND_LOOK
     waiting.changed(first, structs.replace(first, node="n2"))
     assert planned(filled, 300.0, waiting).release
+
+
+@pytest.mark.parametrize(
+    ("ready_at", "advertised", "asks", "holds"),
+    [
+        (100.0, False, True, False),
+        (100.0, False, False, True),
+        (100.0, True, True, True),
+        (141.0, False, True, True),
+        (None, False, True, True),
+    ],
+    ids=["given up", "it does not ask for it", "advertised once", "atelet is Ready, not for long", "no atelet yet"],
+)
+def test_a_pod_that_asks_for_what_a_node_was_given_up_for_does_not_hold_its_claim(
+    ready_at: float | None, advertised: bool, asks: bool, holds: bool
+) -> None:
+    """An atelet beside nothing costs money, and its release is the event that lets the pod hear the reason."""
+    shape = Shape(((names.KVM, 1), *cluster.CORE), ((names.KVM, 1), *cluster.CORE)) if asks else cluster.SMALL
+    filled = ledger(pool(), node("A"), structs.replace(pod("p2", on=""), shape=shape))
+    if advertised:
+        record = node("A")
+        filled.node_seen(structs.replace(record, allocatable=((names.KVM, 4), *record.allocatable)), 0.0)
+        filled.node_seen(record, 0.0)
+    if ready_at is not None:
+        filled.atelet_seen(cluster.atelet("n1"), ready_at)
+    plan = planned(filled, 200.0)
+    assert (plan.again == UNBOUND_LOOK) is holds
+    never = frozenset() if advertised or ready_at != 100.0 else frozenset({names.KVM})
+    assert holds or plan.release == (Release("A", TIME, True, 120.0, never),)
 
 
 def test_there_is_no_plan_for_a_node_that_does_not_exist() -> None:

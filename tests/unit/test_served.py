@@ -61,7 +61,8 @@ def test_a_node_whose_atelet_serves_none_is_given_up_and_remembered() -> None:
     known = ledger(pool("A"), node("a", "A", taints=(MICROVM,)), atelet("a"))
     assert decided(known, "a") == ("", ["a"], {"a": "claimed, and waits for atelet to serve ate.dev/kvm"})
     assert decided(known, "a", now=59.0)[1] == ["a"]
-    given_up: tuple[str, list[str], dict[str, str]] = ("", [], {"a": "atelet is there, and serves no ate.dev/kvm"})
+    reason = "atelet was Ready there, and served no ate.dev/kvm"
+    given_up: tuple[str, list[str], dict[str, str]] = ("", [], {"a": reason})
     assert decided(known, "a", now=61.0) == given_up
     known.atelet_gone("atelet-a", 70.0)
     known.node_seen(node("a", version=2, taints=(MICROVM,)), 71.0)
