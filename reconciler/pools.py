@@ -15,7 +15,8 @@ Pods within their grace, which may be an hour, are *draining*: that is as it sho
 its grace, or is not deleted although its Deployment is, is stuck, and warned about.
 
 Letting go too early is harmless: claims of a pool that is gone are released like any other's that nobody uses. So
-claims are waited for only for a moment: a Node that does not take our writes must not keep a pool.
+claims are waited for only for a moment: a Node that does not take our writes must not keep a pool. Claims that were
+written lately, and so have to linger (`reconciler.claims.plan`), are not waited for at all.
 """
 
 import enum
@@ -80,10 +81,10 @@ class Deletion(Struct):
             self.stage, self.entered, self.said = stage, now, now
 
 
-def awaited(pool: Pool, deployments: int, fates: Fates) -> Stage | None:
+def awaited(pool: Pool, deployments: int, fates: Fates, before: float) -> Stage | None:
     """What keeps a pool that is being deleted; None when nothing does.
 
-    Deployments and pods are counted by the API server, claims by our watch.
+    Deployments and pods are counted by the API server, claims by our watch: those that have not changed since `before`.
     """
     if deployments:
         return Stage.DEPLOYMENTS
@@ -91,7 +92,7 @@ def awaited(pool: Pool, deployments: int, fates: Fates) -> Stage | None:
         return Stage.PODS
     if fates.draining:
         return Stage.DRAINING
-    if any(tenant.value is not None for tenant in pool.nodes.values()):
+    if any(there.value is not None and there.changed <= before for there in pool.nodes.values()):
         return Stage.CLAIMS
     return None
 
@@ -169,7 +170,8 @@ class Pools:
         fates = await self._pods.fates(record, {meta.uid for meta in deployments if meta not in owned})
         if fates.staying:
             log.info("its pods stay", extra={"pool": _shown(record), "pods": fates.staying})
-        stage = None if fates.staying else awaited(pool, len(owned), fates)
+        before = now + CLAIMS_SECONDS - self._settings.linger
+        stage = None if fates.staying else awaited(pool, len(owned), fates, before)
         if stage is None:
             await self._let_go(record, deletion)
             return None

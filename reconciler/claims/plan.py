@@ -13,11 +13,11 @@ The label is there exactly while a claim is, and it is not taken from under ateo
 A claim is added only for a WorkerPool that is there: whoever may create pods can write any UID on them. A claim that is
 there stays for its pods also when the pool is gone.
 
-No linger for a pool that cannot get another pod: one that was seen to go, or one being deleted whose pods are all gone.
-Why that is safe although our view may lag: a pod that is being placed is unbound, which the read before a release
-shows. While a pool being deleted still has pods, a Deployment may still replace them, so until then its claims linger
-like any other's; and so do those of a pool that we have never seen: it may be new, and our watch of pools behind that
-of nodes.
+A claim lingers from its last use, or from its last change if that is later. Where a pool cannot get another pod (it was
+seen to go, or is being deleted and its pods are all gone), only the last change counts: no pod needs the node any more,
+but an extender whose view is old does not know that, and may answer by what it wrote lately (`claims.answerable`).
+While a pool being deleted still has pods, a Deployment may still replace them; and a pool that we have never seen may
+be new, and our watch of pools behind that of nodes.
 
 A claim of a pool that is gone also stays while ateoms without an owner are on the node: pods without our UID label
 whose pool was deleted and its pods orphaned. Nothing says that they were that pool's, and nothing says that not.
@@ -33,7 +33,7 @@ from ateplace import names
 from ateplace.cluster.claim_patch import ANNOTATION_BYTES, CLAIM_BYTES
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord
-from ateplace.cluster.state import Node, Pool
+from ateplace.cluster.state import Node, Pool, PoolOnNode
 from ateplace.settings import Reconciler, Settings
 from reconciler.claims.unbound import Unbound
 
@@ -90,7 +90,7 @@ def decide(ledger: Ledger, unbound: Unbound, name: str, now: float, settings: Se
                 add.append(uid)
         elif tenant.value is not None and not (pool.record is None and homeless):
             idle = now - max(tenant.changed, tenant.unused)
-            left = linger(pool, times) - idle
+            left = linger(pool, tenant, now, times)
             patient = idle < times.linger + times.unbound_wait
             answers, never = tenant.changed + times.linger, _never_served(node, now, settings)
             if left > 0:
@@ -122,10 +122,11 @@ def _never_served(node: Node, now: float, settings: Settings) -> frozenset[str]:
     return frozenset(name for name in settings.substrate.served if node.never_serves(name, patience, now))
 
 
-def linger(pool: Pool, settings: Reconciler) -> float:
-    """How long an unused claim of the pool stays."""
+def linger(pool: Pool, there: PoolOnNode, now: float, settings: Reconciler) -> float:
+    """Seconds for which an unused claim of the pool still stays."""
     over = pool.gone or (pool.record is not None and pool.record.deleting and not pool.pods)
-    return 0.0 if over else settings.linger
+    since = there.changed if over else max(there.changed, there.unused)
+    return settings.linger - (now - since)
 
 
 def readable(value: str) -> bool:

@@ -13,11 +13,13 @@ from tests.placing import priority_class
 from tests.reconciling import Reconciler, bound, claims, node_claims, pod_path, pool_path, spread
 
 Nodes = Callable[..., list[str]]
+LINGER = 15
+"""Longer than a node has no pod in a rolling update."""
 
 
 @pytest.fixture(scope="module")
 def reconciler(plane: ControlPlane) -> Iterator[Reconciler]:
-    with reconciling.agent_substrate(plane), reconciling.reconciling(plane, linger=120) as (running,):
+    with reconciling.agent_substrate(plane), reconciling.reconciling(plane, linger=LINGER) as (running,):
         yield running
         assert running.missed() == 0
         assert "Traceback" not in running.said()
@@ -38,11 +40,14 @@ def test_a_pool_with_50_pods_on_10_nodes_is_deleted_with_everything_it_had(
     substrate.delete(plane, namespace, "web", propagation)
     plane.wait(lambda: not plane.api.exists(pool_path(namespace, "web")), timeout=60, why="the pool to go", every=0.02)
     took = time.monotonic() - began
-    assert all(claims(plane, node) == (set(), False) for node in names_)
     assert plane.api.list(f"/api/v1/namespaces/{namespace}/pods") == []
     assert not plane.api.exists(substrate.deployment_path(plane, namespace, "web"))
     print(f"\n{propagation} deletion of 50 pods on 10 nodes: {took:.2f} s")
-    assert took < 60, "without a linger"
+    plane.wait(
+        lambda: all(claims(plane, node) == (set(), False) for node in names_),
+        timeout=60,
+        why="the claims to go a linger after they were written",
+    )
 
 
 def test_orphaned_pods_keep_their_claims_and_lose_them_one_by_one(
@@ -56,7 +61,6 @@ def test_orphaned_pods_keep_their_claims_and_lose_them_one_by_one(
     plane.wait(lambda: not plane.api.exists(pool_path(namespace, "web")), timeout=60, why="the pool to go", every=0.02)
     took = time.monotonic() - began
     print(f"\nOrphan deletion of 50 pods on 10 nodes: {took:.2f} s")
-    assert took < 60, "without a linger"
     assert bound(plane, namespace) == 50
     assert all(claims(plane, node) == ({uid}, True) for node in names_)
     deployment = substrate.deployment_path(plane, namespace, "web")
@@ -65,7 +69,7 @@ def test_orphaned_pods_keep_their_claims_and_lose_them_one_by_one(
     plane.wait(
         lambda: all(claims(plane, node) == (set(), False) for node in names_),
         timeout=60,
-        why="claims to go with their pods, without a linger",
+        why="claims to go with their pods",
     )
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("nothing_is_bound_before_it_is_claimed")
 
 
 def test_41_a_namespace_deleted_with_its_pools_does_not_hang(plane: ControlPlane, nodes: Nodes) -> None:
-    with reconciling.agent_substrate(plane), reconciling.reconciling(plane, linger=30):
+    with reconciling.agent_substrate(plane), reconciling.reconciling(plane, linger=8):
         plane.api.post("/api/v1/namespaces", {"metadata": {"name": "doomed"}})
         plane.wait(
             lambda: plane.api.exists("/api/v1/namespaces/doomed/serviceaccounts/default"), why="a ServiceAccount"

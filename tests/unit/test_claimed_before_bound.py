@@ -14,7 +14,7 @@ from msgspec import structs
 
 from ateplace.cluster.claims import answerable
 from ateplace.cluster.ledger import Ledger
-from ateplace.cluster.records import NodeRecord, PodRecord
+from ateplace.cluster.records import NodeRecord, PodRecord, PoolRecord
 from ateplace.settings import Reconciler, Settings
 from reconciler.claims.plan import Plan, decide
 from reconciler.claims.unbound import Unbound
@@ -34,8 +34,15 @@ class Call(NamedTuple):
     value: str
 
 
+Event = NodeRecord | PodRecord | PoolRecord | str
+"""What there is now; a UID that is gone."""
+
+
 class Machine(RuleBasedStateMachine):
-    """One node, one pool. Time passes only where a rule says so: nothing that is under way is in a hurry."""
+    """One node, one pool. Time passes only where a rule says so: nothing that is under way is in a hurry.
+
+    Pods are made for the pool also when it is being deleted or gone: an admission webhook may be late, too.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,13 +53,14 @@ class Machine(RuleBasedStateMachine):
         for ledger in (self.extender, self.reconciler):
             ledger.pool_seen(cluster.pool(), 0)
             ledger.node_seen(self.node, 0)
-        self.events: dict[str, list[NodeRecord | PodRecord | str]] = {"extender": [], "reconciler": []}
+        self.pool: PoolRecord | None = cluster.pool()
+        self.events: dict[str, list[Event]] = {"extender": [], "reconciler": []}
         self.call: Call | None = None
         self.written: NodeRecord | None = None
         self.answered: set[str] = set()
         self.release: Plan | None = None
 
-    def tell(self, event: NodeRecord | PodRecord | str) -> None:
+    def tell(self, event: Event) -> None:
         for queue in self.events.values():
             queue.append(event)
 
@@ -74,6 +82,10 @@ class Machine(RuleBasedStateMachine):
                 ledger.node_seen(event, self.now)
             elif isinstance(event, PodRecord):
                 ledger.pod_seen(event, self.now)
+            elif isinstance(event, PoolRecord):
+                ledger.pool_seen(event, self.now)
+            elif event == "A":
+                ledger.pool_gone(event, self.now)
             else:
                 ledger.pod_gone(event, self.now)
         del queue[:most]
@@ -87,13 +99,22 @@ class Machine(RuleBasedStateMachine):
             self.pods[uid] = cluster.pod(uid)
             self.tell(self.pods[uid])
 
-    @rule()
-    def all_pods_go_and_the_reconciler_has_time_for_everything(self) -> None:
+    @precondition(lambda self: self.pool)
+    @rule(who=st.sampled_from([None, "reconciler"]))
+    def the_pool_is_deleted_and_then_gone(self, who: str | None) -> None:
+        assert self.pool
+        self.pool = None if self.pool.deleting else structs.replace(self.pool, deleting=True)
+        self.tell(self.pool or "A")
+        if who:
+            self.events_arrive(who, 99)
+
+    @rule(seconds=st.sampled_from([0.0, LINGER / 2 - 1, LINGER]))
+    def all_pods_go_and_the_reconciler_has_time_for_everything(self, seconds: float) -> None:
         """A sequence of other rules that chance alone would rarely make."""
         for uid in list(self.pods):
             self.a_pod_comes_or_goes(uid)
         self.events_arrive("reconciler", 99)
-        self.time_passes(LINGER)
+        self.time_passes(seconds)
         if not self.release:
             self.the_reconciler_decides_to_release_and_reads()
         if self.release:
@@ -107,7 +128,8 @@ class Machine(RuleBasedStateMachine):
         if self.call:
             self.the_extenders_write_is_taken()
             self.the_extender_hears_that_it_was_and_answers()
-        self.the_scheduler_binds()
+        if self.answered:
+            self.the_scheduler_binds()
         if heard:
             self.events_arrive("extender", 99)
 
@@ -121,7 +143,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: not self.call)
     @rule(uid=st.sampled_from(PODS))
     def filter_is_asked(self, uid: str) -> None:
-        if uid not in self.pods or self.pods[uid].node:
+        pool = self.extender.pools.get("A")
+        if uid not in self.pods or self.pods[uid].node or not (pool and pool.record) or pool.record.deleting:
             return
         if not self.answer(uid, self.now):
             self.call = Call(uid, self.now, self.now, f"{self.now}-{self.version}")

@@ -201,7 +201,7 @@ def test_claims_that_cannot_be_released_do_not_keep_a_pool(tmp_path: Path) -> No
             await answer.reply(200, {"metadata": {}, "items": []})
 
     async def main() -> None:
-        now = 100.0
+        now = Settings().reconciler.linger
         going = structs.replace(cluster.pool(), deleting=True, finalizers=(names.FINALIZER,))
         ledger = cluster.ledger(going, cluster.node("n1", "A"))
         looked: list[str] = []
@@ -212,6 +212,27 @@ def test_claims_that_cannot_be_released_do_not_keep_a_pool(tmp_path: Path) -> No
             await pools.reconcile("A")
             assert (looked, written) == (["n1", "n1"], [])
             now += 0.2
+            await pools.reconcile("A")
+            assert written == [LET_GO]
+
+    asyncio.run(main())
+
+
+def test_claims_that_have_to_linger_are_not_waited_for(tmp_path: Path) -> None:
+    written: list[Any] = []
+
+    async def handle(request: Request, answer: Answer) -> None:
+        if request.method == "PATCH":
+            written.append(request.json["metadata"])
+            await answer.reply(200, {"metadata": {"name": "a"}})
+        else:
+            await answer.reply(200, {"metadata": {}, "items": []})
+
+    async def main() -> None:
+        going = structs.replace(cluster.pool(), deleting=True, finalizers=(names.FINALIZER,))
+        ledger = cluster.ledger(going, cluster.node("n1", "A"))
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            pools = Pools(kube, ledger, Settings(), Events(kube, "test"), look_at=lambda _: None, clock=lambda: 1.0)
             await pools.reconcile("A")
             assert written == [LET_GO]
 

@@ -139,9 +139,9 @@ NOTHING = Plan(uid="n1-uid", version=7)
         ),
         pytest.param(
             (node("A"), pool(deleting=True)),
-            0,
-            structs.replace(NOTHING, release=(Release("A", TIME, True, 120.0),), last=True),
-            id="no linger for a pool being deleted that has no pods",
+            119,
+            structs.replace(NOTHING, again=1.0),
+            id="a claim that was written lately lingers though its pool has no pods and is being deleted",
         ),
         pytest.param(
             (node("A"), pool(deleting=True), pod(on="n2")),
@@ -203,11 +203,18 @@ def test_a_claim_lingers_from_its_last_use_or_its_last_change_whichever_is_later
     assert planned(filled, 100.0).again == 110.0
 
 
-def test_there_is_no_linger_for_a_pool_that_was_seen_to_go() -> None:
-    filled = ledger(node("A"), pool())
-    filled.pool_gone("A", 0.0)
-    gone = structs.replace(NOTHING, release=(Release("A", TIME, True, 120.0),), last=True)
-    assert planned(filled) == gone
+@pytest.mark.parametrize("gone", [False, True], ids=["being deleted", "gone"])
+def test_the_claims_of_a_pool_that_gets_no_more_pods_linger_from_their_last_change_alone(gone: bool) -> None:
+    """Nothing needs the node; but an extender that does not know it may answer by what it wrote lately."""
+    filled = ledger(node("A"), pool(), pod())
+    filled.pod_gone("p1", 100.0)
+    if gone:
+        filled.pool_gone("A", 100.0)
+    else:
+        filled.pool_seen(structs.replace(pool(deleting=True), version=9), 100.0)
+    assert planned(filled, 110.0) == structs.replace(NOTHING, again=10.0)
+    free = structs.replace(NOTHING, release=(Release("A", TIME, True, 120.0),), last=True)
+    assert planned(filled, 120.0) == free
 
 
 @pytest.mark.parametrize("placeholder", [False, True], ids=["an ateom", "a placeholder"])
@@ -296,14 +303,15 @@ def test_a_claims_value_is_empty_or_a_time(value: str, is_one: bool) -> None:
 def test_a_deletion_waits_for_deployments_then_pods_then_claims() -> None:
     filled = ledger(node("A"), pool(deleting=True), pod())
     kept = filled.pools["A"]
-    assert awaited(kept, 1, Fates(draining=1)) is Stage.DEPLOYMENTS
-    assert awaited(kept, 0, Fates(draining=1, overdue=1)) is Stage.PODS
-    assert awaited(kept, 0, Fates(draining=1)) is Stage.DRAINING
-    assert awaited(kept, 0, Fates()) is Stage.CLAIMS, "what only our watch counts is not waited for"
+    assert awaited(kept, 1, Fates(draining=1), 0.0) is Stage.DEPLOYMENTS
+    assert awaited(kept, 0, Fates(draining=1, overdue=1), 0.0) is Stage.PODS
+    assert awaited(kept, 0, Fates(draining=1), 0.0) is Stage.DRAINING
+    assert awaited(kept, 0, Fates(), 0.0) is Stage.CLAIMS, "what only our watch counts is not waited for"
     filled.pod_gone("p1", 0.0)
-    assert awaited(kept, 0, Fates()) is Stage.CLAIMS
+    assert awaited(kept, 0, Fates(), 0.0) is Stage.CLAIMS
+    assert awaited(kept, 0, Fates(), -1.0) is None, "a claim that was written lately has to linger"
     filled.node_seen(structs.replace(node(), version=8), 0.0)
-    assert awaited(kept, 0, Fates()) is None
+    assert awaited(kept, 0, Fates(), 0.0) is None
 
 
 @pytest.mark.parametrize(
