@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from ateplace.process import metrics
 from ateplace.process.http_server import Limits
+from ateplace.process.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -60,21 +61,6 @@ class Exposition:
         await asyncio.sleep(max(0.0, self._made + EVERY - clock()))
         self._next, self._made = None, clock()
         return self._encode(metrics.REGISTRY)
-
-
-class Turns:
-    """So many turns a second; who comes when they are used up waits. As many wait as there are connections."""
-
-    def __init__(self, rate: float) -> None:
-        self._gap = 1 / rate
-        self._next = -math.inf
-
-    async def turn(self) -> None:
-        now = asyncio.get_running_loop().time()
-        mine = max(now, self._next)
-        self._next = mine + self._gap
-        if mine > now:
-            await asyncio.sleep(mine - now)
 
 
 class Health:

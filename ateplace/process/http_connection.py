@@ -57,6 +57,12 @@ class Limits:
     max_connections: int = 512
     per_address: int = 0
     """Connections of one client address; 0 is no limit but `max_connections`."""
+    handshakes: float = 50.0
+    """TLS handshakes a second of one client address, each of which takes a millisecond of the one loop: more wait. A Go
+    client that waits for a connection takes another of its own that becomes idle meanwhile, so an API server with a
+    burst of requests is not held up."""
+    handshakes_at_once: int = 100
+    """Those of an address that has made none lately."""
     held_bytes: int = 64 * 1024 * 1024
     """Bytes of unfinished and unanswered large requests, all connections together: a process has one memory. Where
     there are more, unfinished ones are refused, the oldest first."""

@@ -2,7 +2,7 @@
 
 uvicorn by itself has no limit on bodies, headers, time or connections that fits us: its `limit_concurrency`
 answers 503 to health probes as soon as clients keep idle connections. Connections are accepted here, so that
-a TLS handshake under way counts as one and has a deadline too.
+a TLS handshake under way counts as one and has a deadline too, and those of one address have a rate.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from uvicorn.server import ServerState
 from ateplace import settings
 from ateplace.process import metrics
 from ateplace.process.http_connection import CLOSE, UNFINISHED, Accepts, Guard, GuardedProtocol, Limits, Phase
+from ateplace.process.turns import Turns
 
 __all__ = ["Limits", "Server", "limits"]
 
@@ -92,6 +93,8 @@ class Server:
         self._guard = Guard(limits, self._count, accepts)
         self._handshakes: dict[socket.socket, asyncio.Task[None]] = {}
         """Connections that are not ready yet, the oldest first."""
+        self._turns: dict[str, Turns] = {}
+        """Of addresses that have made handshakes lately."""
         self._running: list[asyncio.Task[None]] = []
         self._listener: socket.socket | None = None
 
@@ -157,7 +160,7 @@ class Server:
                 client.close()
                 continue
             self._guard.remember(client, peer[0])
-            task = loop.create_task(self._open(client))
+            task = loop.create_task(self._open(client, peer[0]))
             self._handshakes[client] = task
             task.add_done_callback(functools.partial(self._opened, client))
 
@@ -213,12 +216,14 @@ class Server:
             first.drop()
         return first is not None
 
-    async def _open(self, client: socket.socket) -> None:
+    async def _open(self, client: socket.socket, address: str) -> None:
         loop = asyncio.get_running_loop()
         tls = {}
-        if self._tls:
-            tls = {"ssl_handshake_timeout": self.limits.request_deadline, "ssl_shutdown_timeout": CLOSE}
         try:
+            if self._tls:
+                async with asyncio.timeout(self.limits.request_deadline):
+                    await self._turns_of(address).turn()
+                tls = {"ssl_handshake_timeout": self.limits.request_deadline, "ssl_shutdown_timeout": CLOSE}
             await loop.connect_accepted_socket(
                 lambda: GuardedProtocol(self._guard, client, self._config, self._state, loop),
                 client,
@@ -230,6 +235,12 @@ class Server:
             self._guard.forget(client)
             client.close()
 
+    def _turns_of(self, address: str) -> Turns:
+        found = self._turns.get(address)
+        if found is None:
+            found = self._turns[address] = Turns(self.limits.handshakes, at_once=self.limits.handshakes_at_once)
+        return found
+
     async def _sweep(self) -> None:
         guard, loop = self._guard, asyncio.get_running_loop()
         while True:
@@ -237,6 +248,8 @@ class Server:
             before, guard.now = guard.now, loop.time()
             # What came while nobody looked was timed by an old clock: our delay is not the client's.
             late = max(0.0, guard.now - before - 2 * TICK)
+            for address in [address for address, turns in self._turns.items() if turns.rested]:
+                del self._turns[address]
             for connection in tuple(self._state.connections):
                 if isinstance(connection, GuardedProtocol):
                     connection.due += late

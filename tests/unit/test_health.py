@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from ateplace.process import health as module
 from ateplace.process import metrics
-from ateplace.process.health import LIMITS, Health, Turns
+from ateplace.process.health import LIMITS, Health
 from tests.unit.sockets import Answer, Running, answer, request, serving
 
 
@@ -162,13 +162,3 @@ def test_an_address_has_few_connections_and_another_address_its_own(running: Run
             assert answer(connection).status == 200
         assert running.server._open_connections() == LIMITS.per_address
         assert get(running, "/readyz").status == 200
-
-
-def test_turns_have_a_rate() -> None:
-    async def main() -> float:
-        turns = Turns(100)
-        begun = time.monotonic()
-        await asyncio.gather(*(turns.turn() for _ in range(51)))
-        return time.monotonic() - begun
-
-    assert asyncio.run(main()) >= 0.49

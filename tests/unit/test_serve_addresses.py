@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 import time
 
@@ -104,3 +105,33 @@ def test_a_limit_for_each_address_holds_while_there_is_room() -> None:
         friend = stack.enter_context(running.connect(source=FRIEND))
         friend.sendall(request())
         assert answer(friend).body == b"quick"
+
+
+def test_handshakes_of_an_address_have_a_rate_and_another_address_does_not_wait_for_them() -> None:
+    limits = Limits(body_bytes=1000, request_deadline=5, handshakes=1 / 3600, handshakes_at_once=3)
+    with serving(App().app, limits, TLS) as running, contextlib.ExitStack() as stack:
+        served = [stack.enter_context(running.connect(source=STRANGER)) for _ in range(3)]
+        where = ("127.0.0.1", running.server.port)
+        waiting = [stack.enter_context(socket.create_connection(where, 30, (STRANGER, 0))) for _ in range(3)]
+        assert until(lambda: running.server._open_connections() == 6)
+        friends = [stack.enter_context(running.connect(source=FRIEND)) for _ in range(3)]
+        for one in (*friends, *served):
+            one.sendall(request())
+            assert answer(one).body == b"quick"
+        for one in waiting:
+            with (
+                pytest.raises((ssl.SSLError, ConnectionError)),
+                TLS.client.wrap_socket(one, server_hostname="localhost"),
+            ):
+                pass
+        assert refused(running, "handshake") == 3
+
+
+def test_what_is_remembered_of_an_address_goes_when_its_turns_are_there_again() -> None:
+    limits = Limits(body_bytes=1000, handshakes=100)
+    with serving(App().app, limits, TLS) as running:
+        for source in (STRANGER, FRIEND):
+            with running.connect(source=source) as one:
+                one.sendall(request())
+                assert answer(one).body == b"quick"
+        assert until(lambda: not running.server._turns)
