@@ -7,6 +7,7 @@ from ateplace import names
 from ateplace.cli.findings import Finding, count, fail, ok, some, verb, warn
 from ateplace.cli.pod_checks import judge_unbound
 from ateplace.cli.snapshot import NOWHERE, Picture, PoolRow
+from ateplace.cli.tables import shown_zones
 from ateplace.cluster.records import pool_record
 from ateplace.kube.objects import Pod, WorkerPool
 from ateplace.settings import Settings
@@ -22,6 +23,7 @@ def findings(pool: WorkerPool, picture: Picture, pods: Iterable[Pod], settings: 
     row = picture.rows[name]
     return [
         *_wanted(row, pool, settings),
+        *([ok(f"its ateoms by zone: {zones}")] if row.ateoms and (zones := shown_zones(picture, name)) else ()),
         *_waiting(pods, settings),
         *_claims(row, picture, settings),
         *_headroom(row, pool, settings),

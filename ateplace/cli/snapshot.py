@@ -33,6 +33,7 @@ class NodeRow:
 
     name: str
     labelled: bool
+    zone: str = ""
     atelet: str = NOWHERE
     """`ready`, `starting`, `terminating`, or what keeps it from running."""
     pools: dict[str, PoolOnNode] = field(default_factory=dict)
@@ -85,6 +86,14 @@ class Picture:
     def claimed(self) -> set[str]:
         return {name for name, row in self.nodes.items() if row.claims}
 
+    def zones(self, pool: str) -> Counter[str]:
+        """How many ateoms a pool has in each zone; empty where there are no two zones."""
+        zones = Counter(dict.fromkeys((row.zone for row in self.nodes.values()), 0))
+        for row in self.nodes.values():
+            if there := row.pools.get(pool):
+                zones[row.zone] += there.ateoms
+        return zones if len(zones) > 1 else Counter()
+
     @property
     def with_atelet(self) -> set[str]:
         return {name for name, row in self.nodes.items() if row.atelet != NOWHERE}
@@ -116,7 +125,8 @@ def compose(
     for node in nodes:
         record = records.node_record(node)
         claims = {by_uid.get(uid, uid): PoolOnNode(value) for uid, value in record.claims.items()}
-        found[record.name] = NodeRow(record.name, record.labelled, pools=claims)
+        zone = record.labels.get(names.ZONE_LABEL, "")
+        found[record.name] = NodeRow(record.name, record.labelled, zone, pools=claims)
         for pool_name in claims:
             if pool_name in rows:
                 rows[pool_name].nodes += 1

@@ -44,7 +44,7 @@ def dots(mark: str, count: int) -> str:
 
 def draw_pools(picture: Picture) -> Table:
     """A table of the pools."""
-    table = Table("pool", "ateoms", "ready", "waiting", "placeholders", "nodes", "", box=None, pad_edge=False)
+    table = Table("pool", "ateoms", "ready", "waiting", "placeholders", "nodes", "zones", "", box=None, pad_edge=False)
     for row in picture.rows.values():
         table.add_row(
             row.name,
@@ -53,6 +53,12 @@ def draw_pools(picture: Picture) -> Table:
             text(row.waiting, "yellow" if row.waiting else "dim"),
             f"{row.placeholders}" + (f" + {row.unplaced} waiting" if row.unplaced else ""),
             str(row.nodes),
+            text(shown_zones(picture, row.name), "dim"),
             Text("being deleted", style="yellow") if row.deleting else "",
         )
     return table
+
+
+def shown_zones(picture: Picture, pool: str) -> str:
+    """`a 18, b 36`: a pool's ateoms by zone; empty where there are no two zones."""
+    return ", ".join(f"{zone or NOWHERE} {ateoms}" for zone, ateoms in sorted(picture.zones(pool).items()))

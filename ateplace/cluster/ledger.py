@@ -9,7 +9,7 @@ rebuilt from the API at any time; only picks in flight are memory of our own.
                             picks.assume, picks.forget, picks.failed           a node that filter answers
                             picks.note_refusal                                 a pod that no node was found for
                             others_read, others_changed                        other people's pods on a node
-    what is known           nodes, pools, pods, templates                      read only (`cluster.state`)
+    what is known           nodes, pools, pods, templates, zones               read only (`cluster.state`)
                             claims.nodes, claims.state, claims.live, claims.is_ours
                             picks.attempts, picks.unpicked, picks.in_flight    `cluster.picks` has their life
                             owners.pool_of, owners.pool_named                  whose pod it is
@@ -25,8 +25,10 @@ template has changed, which look at every node. Entries go when nothing speaks f
 with what it was told before.
 """
 
+from collections import Counter
 from math import inf
 
+from ateplace import names
 from ateplace.cluster.atelets import AteletNeed, Templates
 from ateplace.cluster.claims import Claims, headroom_cooled
 from ateplace.cluster.ownership import Move, Ownership
@@ -49,6 +51,8 @@ class Ledger:
         self.picks = Picks(tables, self.owners)
         self.templates = Templates()
         """The atelet DaemonSets."""
+        self.zones: Counter[str] = Counter()
+        """How many nodes each zone has; those without a zone are one of their own."""
         self._atelets: dict[str, str] = {}
         """The node of each atelet pod, by the pod's UID."""
 
@@ -83,6 +87,7 @@ class Ledger:
             self._tables.generation += 1
         if before is None or before.labels != record.labels or before.taints != record.taints:
             self._need_atelet(node, record, now)
+        self._locate(node, record)
         if before is None or before.uid != record.uid:
             node.advertised, node.ready_longest = frozenset(), 0.0
         if before is None or before.allocatable != record.allocatable:
@@ -98,11 +103,25 @@ class Ledger:
         if node:
             self._tables.generation += 1
             self.claims.node_gone(node, now)
+            self._locate(node, None)
             node.record, node.atelet = None, AteletNeed()
             node.review_atelets(now)
             node.weigh()
             self._tables.drop_node(node)
             self._tables.tell_node(name)
+
+    def _locate(self, node: Node, record: NodeRecord | None) -> None:
+        """Count the node in its zone: before its record changes."""
+        zone = record.labels.get(names.ZONE_LABEL, "") if record else ""
+        if (node.record is None) is (record is None) and node.zone == zone:
+            return
+        if node.record is not None:
+            self.zones[node.zone] -= 1
+            if not self.zones[node.zone]:
+                del self.zones[node.zone]
+        node.zone = zone
+        if record is not None:
+            self.zones[zone] += 1
 
     # Pods.
 

@@ -69,6 +69,8 @@ class Node(Struct, gc=False):
 
     name: str
     record: NodeRecord | None = None
+    zone: str = ""
+    """Empty when its label says none."""
     atelet: AteletNeed = AteletNeed()
     """What atelet takes here, or why it can never run."""
     pools: dict[str, PoolOnNode] = field(default_factory=dict)

@@ -5,8 +5,12 @@ The order of preference, better first:
 1. a node that has not failed this pod before;
 2. atelet Ready there, then claimed with atelet on its way, then cold;
 3. a node that already serves the pod's pool (no further claim, no patch in the scheduling cycle);
-4. the fuller one;
-5. the first by name, so that two replicas that see the same cluster choose alike.
+4. of nodes that are new to the pool, one in the zone where it has the fewest ateoms (only where there are several);
+5. the fuller one;
+6. the first by name, so that two replicas that see the same cluster choose alike.
+
+Zones come before the fuller one only among nodes that have no ateom of the pool: those that have are filled first, so
+that no node more is used than without zones. They come before warmth only among nodes that the pool has claimed ahead.
 
 Placeholders have an order of their own (`extender.filter.placeholders`).
 
@@ -28,9 +32,12 @@ from extender.context import Case
 from extender.filter.placeholders import Names, steer
 from extender.fit import CHANGED, HELD_BACK, UNCLAIMED, answerable, capacity, drop, no_room, service, unfit
 from extender.served import Service
+from extender.zones import ateoms_by_zone, zoned
 
-Ranked = tuple[float, str, Node]
-"""Sorts the better first; names differ, so nodes are never compared."""
+Ranked = tuple[int, float, str, Node]
+"""Sorts the better first; names differ, so nodes are never compared. The first is the pool's ateoms in the node's zone;
+OCCUPIED for a node that has some itself, and where there is one zone only."""
+OCCUPIED: Final = -1
 SORTED_BELOW = 64
 EXPLAINED = 5
 ALSO: Final = 8
@@ -157,10 +164,11 @@ def _ranked(case: Case) -> Iterator[Node]:
     each the fuller first."""
     ledger, counted = case.ledger, case.demand.shape.counted
     pool = ledger.pools.get(case.demand.pool)
-    own, nodes = pool.nodes if pool else {}, ledger.nodes
-    best = _fullest(own, nodes, counted)
+    own, nodes, spread = pool.nodes if pool else {}, ledger.nodes, zoned(case)
+    best = _fullest(own, nodes, counted, spread=spread)
     if best is not None:
         yield best  # mostly nobody asks for more
+    ateoms = ateoms_by_zone(case) if spread else {}
     ready: list[Ranked] = []
     coming: list[Ranked] = []
     claimed = 0
@@ -169,21 +177,36 @@ def _ranked(case: Case) -> Iterator[Node]:
             claimed += 1
             node = nodes[name]
             if node is not best and not _full(node, counted):
-                (ready if node.atelet_ready else coming).append((-node.fullness, name, node))
+                new = spread and not (there.ateoms or there.picks)
+                ranked = (ateoms.get(node.zone, 0) if new else OCCUPIED, -node.fullness, name, node)
+                (ready if node.atelet_ready else coming).append(ranked)
+    if spread:
+        ready, coming = _least_first(ready, coming)
     yield from _best_first(ready)
     others_ready: list[Ranked] = []
     others_coming: list[Ranked] = []
     if claimed < len(ledger.claims.nodes):
         for name, node in ledger.claims.nodes.items():
             if (name not in own or own[name].value is None) and not _full(node, counted):
-                (others_ready if node.atelet_ready else others_coming).append((-node.fullness, name, node))
+                ranked = (ateoms.get(node.zone, 0) if spread else OCCUPIED, -node.fullness, name, node)
+                (others_ready if node.atelet_ready else others_coming).append(ranked)
     yield from _best_first(others_ready)
     yield from _best_first(coming)
     yield from _best_first(others_coming)
 
 
-def _fullest(own: Mapping[str, PoolOnNode], nodes: Mapping[str, Node], counted: Amounts) -> Node | None:
-    """The first of the ranking, if it is one of the pool's own nodes whose atelet is Ready.
+def _least_first(ready: list[Ranked], coming: list[Ranked]) -> tuple[list[Ranked], list[Ranked]]:
+    """Of the nodes that were claimed ahead, a Ready one waits for those of zones where the pool has less: which atelet
+    is quicker does not say where the pool should be."""
+    least = min((rank for rank, *_ in (*ready, *coming) if rank != OCCUPIED), default=OCCUPIED)
+    return [one for one in ready if one[0] <= least], coming + [one for one in ready if one[0] > least]
+
+
+def _fullest(
+    own: Mapping[str, PoolOnNode], nodes: Mapping[str, Node], counted: Amounts, *, spread: bool
+) -> Node | None:
+    """The first of the ranking, if it is one of the pool's own nodes whose atelet is Ready. `spread`: only one that has
+    ateoms of the pool.
 
     A pool may have hundreds, and this is where a call's time goes: whether a node is full is asked only of those that
     would be better than the best so far.
@@ -197,6 +220,7 @@ def _fullest(own: Mapping[str, PoolOnNode], nodes: Mapping[str, Node], counted: 
             and node.atelet_ready
             and there.value is not None
             and (share > most or best is None or name < best.name)
+            and not (spread and not (there.ateoms or there.picks))
             and not _full(node, counted)
         ):
             best, most = node, share
@@ -216,11 +240,15 @@ def _full(node: Node, counted: Amounts) -> bool:
 def _best_first(ranked: list[Ranked]) -> Iterator[Node]:
     heapq.heapify(ranked)
     while ranked:
-        yield heapq.heappop(ranked)[2]
+        yield heapq.heappop(ranked)[3]
 
 
 def _cold(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]:
-    """Unclaimed nodes that take this pod, in the order of their names."""
+    """Unclaimed nodes that take this pod: of the zone where the pool will have the fewest ateoms, in the order of their
+    names."""
+    if zoned(case):
+        yield from _cold_by_zone(case, names, excluded)
+        return
     nodes, sent = case.ledger.nodes, names.all()
     # Usually the first few will do; only where more are refused is the whole list put in order.
     count = len(excluded) + 32
@@ -231,6 +259,27 @@ def _cold(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]
             if node is None or node.claims or name in excluded or drop(case, node) or no_room(case, node):
                 continue
             yield node
+
+
+def _cold_by_zone(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]:
+    """Each one that is yielded counts as filled: whoever asks for more opens it too."""
+    nodes = case.ledger.nodes
+    zones: dict[str, list[str]] = {}
+    for name in names.all():
+        node = nodes.get(name)
+        if node is not None and not node.claims and name not in excluded:
+            zones.setdefault(node.zone, []).append(name)
+    for queue in zones.values():
+        heapq.heapify(queue)
+    ateoms = ateoms_by_zone(case, filled=True)
+    while zones:
+        zone = min(zones, key=lambda each: (ateoms.get(each, 0), zones[each][0]))
+        node = nodes[heapq.heappop(zones[zone])]
+        if not zones[zone]:
+            del zones[zone]
+        if not drop(case, node) and not no_room(case, node):
+            yield node
+            ateoms[zone] = ateoms.get(zone, 0) + capacity(case, node)
 
 
 def _ahead(case: Case, best: Node, seen: list[Node], warm: Iterator[Node], cold: Iterator[Node]) -> tuple[Node, ...]:

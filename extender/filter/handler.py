@@ -39,6 +39,7 @@ from extender.filter.retry import Among, Retry
 from extender.fit import CHANGED, FILLED, HELD_BACK, NO_ROOM, PROMISED, answerable, drop, must_read, no_room, passes
 from extender.protocol import ExtenderArgs, FilterResult, Names
 from extender.victims import Victims
+from extender.zones import ateoms_by_zone, zoned
 
 log = logging.getLogger(__name__)
 
@@ -315,6 +316,7 @@ class Filter:
             *(f"{name}: {warmth.name.lower()}, {fullness:.0%} full" for name, warmth, fullness in choice.ranking),
             *((f"claimed ahead: {', '.join(call.ahead)}",) if call.ahead else ()),
             *((f"also answered: {', '.join(also)}",) if also else ()),
+            *_zones(case, node),
         )
         self._decisions.add(call.record.key, "filter", f"picked {node.name}", notes)
         return FilterResult(node_names=[node.name, *also])
@@ -362,6 +364,16 @@ class Filter:
 def _may_answer(case: Case, node: Node) -> bool:
     """Whether the node may be answered, and is one where a pod of this pool may go."""
     return answerable(case, node) and not drop(case, node)
+
+
+def _zones(case: Case, node: Node) -> tuple[str, ...]:
+    """For `explain`: what the zone was chosen by, where this pod is the first of its pool on the node."""
+    there = node.pools.get(case.demand.pool)
+    if not zoned(case) or there is None or there.ateoms or there.picks > 1:
+        return ()
+    counts = ateoms_by_zone(case)
+    said = ", ".join(f"{zone or 'none'} {counts.get(zone, 0)}" for zone in sorted(case.ledger.zones))
+    return (f"new to the pool, in zone {node.zone or 'none'}; its ateoms by zone with this one: {said}",)
 
 
 def _bad(reason: str) -> FilterResult:

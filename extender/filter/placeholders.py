@@ -4,7 +4,8 @@ The order of preference, better first:
 
 1. a node that has not failed this placeholder before;
 2. atelet Ready there, then on its way, then a cold node;
-3. the one with the fewest placeholders of its pool, so that the loss of one node does not take them all;
+3. the zone with the fewest placeholders of its pool, then the node with the fewest, so that the loss of one zone or
+   node does not take them all;
 4. the first by name, so that two replicas that see the same cluster choose alike.
 
 One exception to 2: when all the pool's placeholders are on the one node that is best, a cold node is opened
@@ -19,6 +20,7 @@ from typing import Protocol
 from ateplace.cluster.state import Node
 from extender.context import Case
 from extender.fit import drop, no_room
+from extender.zones import placeholders_by_zone, zoned
 
 
 class Names(Protocol):
@@ -33,9 +35,10 @@ def steer(case: Case, names: Names, excluded: Collection[str]) -> Node | None:
     """The node for this placeholder; None when none of those sent will do."""
     attempt = case.ledger.picks.attempts.get(case.demand.uid)
     avoid = attempt.avoid if attempt else ()
+    zones = placeholders_by_zone(case) if zoned(case) else {}
 
-    def rank(node: Node) -> tuple[bool, int, int, str]:
-        return node.name in avoid, -node.warmth(), _here(case, node), node.name
+    def rank(node: Node) -> tuple[bool, int, int, int, str]:
+        return node.name in avoid, -node.warmth(), zones.get(node.zone, 0), _here(case, node), node.name
 
     best = min(_fitting(case, names, case.ledger.claims.nodes, excluded), key=rank, default=None)
     if best is not None and best.name not in avoid and not _all_on(case, best):

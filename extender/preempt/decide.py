@@ -16,6 +16,7 @@ from extender.context import Case
 from extender.fit import Freed, current_reading, drop, no_room
 from extender.protocol import MetaVictims
 from extender.victims import Victims
+from extender.zones import ateoms_by_zone, zoned
 
 STRANGERS = "pods that are not placeholders would have to go"
 ELSEWHERE = "a victim is not on that node"
@@ -132,9 +133,12 @@ def best(case: Case, keep: Mapping[str, MetaVictims], victims: Victims) -> str:
     if not all(_placeholders(case, uids) for uids in named.values()):
         return ""
 
-    def rank(name: str) -> tuple[int, bool, int, str]:
+    zones, nodes = ateoms_by_zone(case) if zoned(case) else {}, case.ledger.nodes
+
+    def rank(name: str) -> tuple[int, bool, int, int, str]:
         foreign = any(case.ledger.owners.pool_of(case.ledger.pods[uid]) != case.demand.pool for uid in named[name])
-        return keep[name].violations, foreign, len(new_victims(case, keep[name], victims)), name
+        new = len(new_victims(case, keep[name], victims))
+        return keep[name].violations, foreign, new, zones.get(nodes[name].zone, 0), name
 
     return min(keep, key=rank, default="")
 

@@ -9,9 +9,10 @@ from rich.console import Console
 
 from ateplace.cli.snapshot import as_data, changes, compose
 from ateplace.cli.status import attempt
-from ateplace.cli.tables import draw
+from ateplace.cli.tables import draw, draw_pools, shown_zones
 from ateplace.errors import KubeError
 from ateplace.kube.objects import Deployment
+from ateplace.names import ZONE_LABEL
 from tests.unit.objects import atelet, node, pod, pool
 
 
@@ -101,6 +102,19 @@ def test_wanted_replicas_are_those_that_were_asked_for(
     body = {"metadata": {"name": "ateplace-webhook"}, "spec": {"template": {"spec": {}}, **spec}, "status": status}
     found = msgspec.convert(body, Deployment)
     assert (found.available(), found.spec.replicas) == expected
+
+
+def test_a_pools_ateoms_are_counted_by_zone_where_there_are_several() -> None:
+    zoned = [
+        node("n1", "u1", labels={ZONE_LABEL: "a"}),
+        node("n2", "u1", labels={ZONE_LABEL: "b"}),
+        node("n3", labels={ZONE_LABEL: "c"}),
+        node("n4"),
+    ]
+    picture = compose(zoned, [pod("1", "n1"), pod("2", "n1"), pod("3", "n2")], [], [pool(replicas=3)])
+    assert shown_zones(picture, "demo/web") == "– 0, a 2, b 1, c 0"
+    assert any("– 0, a 2, b 1, c 0" in line for line in text(draw_pools(picture)))
+    assert shown_zones(compose(zoned[:1], [pod("1", "n1")], [], [pool()]), "demo/web") == ""
 
 
 def test_pods_of_a_pool_that_was_recreated_are_not_counted_for_the_new_one() -> None:
