@@ -12,7 +12,7 @@ from ateplace.cluster.resources import CPU, MEMORY, requests, total
 from ateplace.kube.objects import PodSpec
 from local import ApiError, ControlPlane, substrate
 from local.api import Object
-from local.scheduling import pool_pod
+from local.scheduling import Scheduling, pool_pod
 
 OWNER = "tests.example/owner"
 """On a test's nodes, with its namespace: pods of a test before may still be waiting, and must not come here."""
@@ -113,3 +113,20 @@ def within_allocatable(plane: ControlPlane, wanted: list[str]) -> None:
         has = plane.api.get(f"/api/v1/nodes/{name}")["status"]["allocatable"]
         assert asked[CPU] <= 1000 * int(has["cpu"]) and asked[MEMORY] <= int(has["memory"].removesuffix("Gi")) * 2**30
         assert len(pods) <= int(has["pods"])
+
+
+def message(plane: ControlPlane, namespace: str, pod: str) -> str:
+    """Why the scheduler has not placed a pod."""
+
+    def condition() -> str:
+        conditions = plane.api.get(f"/api/v1/namespaces/{namespace}/pods/{pod}").get("status", {}).get("conditions", [])
+        return next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
+
+    return plane.wait(condition, why="the scheduler's word")
+
+
+def call(rig: Scheduling, pod: Object, node_names: list[str] | None, verb: str = "filter", **extra: Any) -> Object:
+    with rig.client() as client:
+        answer = client.post(f"/{verb}", json={"Pod": pod, "Nodes": None, "NodeNames": node_names, **extra})
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
