@@ -1,9 +1,10 @@
 """`python -m docs.make_map_images`: pictures of the map from a real run on the local control plane.
 
-A cluster with a burst is recorded and photographed: map-light.png, map-dark.png, map-phone.png, and the recording as an
-animated SVG, map-replay.svg, which needs no script and follows the reader's theme.
+A cluster with a burst is recorded and photographed at three sizes, light and dark (map-light.png, map-tablet-dark.png
+...), and the recording becomes an animated SVG, map-replay.svg, which needs no script and follows the reader's theme.
 """
 
+import contextlib
 import sys
 import tempfile
 import time
@@ -20,6 +21,8 @@ IMAGES = Path(__file__).parent / "images"
 ZONES = {"zone-a": 14, "zone-b": 14, "zone-c": 14}
 ROOM = {"requests": {"cpu": "500m", "memory": "512Mi"}}
 LINGER = 6.0
+SIZES = {"map": (1440, 860, 1), "map-tablet": (820, 1180, 1), "map-phone": (390, 844, 2)}
+"""Width, height, device pixels for each."""
 
 
 def main() -> None:
@@ -39,11 +42,16 @@ def main() -> None:
         plane.wait(installed.ready, timeout=120, why="ateplace to be ready")
         plane.api.post("/api/v1/namespaces", {"metadata": {"name": "demo"}})
         url = start_map(plane, LINGER, "--record", str(recording))
-        with chromium.page() as light, chromium.page() as dark, chromium.page() as phone:
-            show(light, url, "light")
-            show(dark, url, "dark")
-            show(phone, url, "light", width=390, height=844, scale=2)
-            act(plane, light, dark, phone)
+        with contextlib.ExitStack() as stack:
+            pages = {}
+            for name, (width, height, scale) in SIZES.items():
+                for scheme in ("light", "dark"):
+                    page = pages[f"{name}-{scheme}"] = stack.enter_context(chromium.page())
+                    page.scheme(scheme)
+                    page.size(width, height, scale=scale, mobile=width < 500)
+                    page.goto(url)
+                    page.wait("document.getElementById('status').dataset.state === 'live'", 60)
+            act(plane, pages)
         plane.stop("map")
         start, changes = read(recording)
         svg = animated(start, changes)
@@ -51,27 +59,21 @@ def main() -> None:
         print(f"map-replay.svg: {len(svg) / 1000:.0f} kB")
 
 
-def show(page: Page, url: str, scheme: str, *, width: int = 1440, height: int = 860, scale: float = 1) -> None:
-    page.scheme(scheme)
-    page.size(width, height, scale=scale, mobile=width < 500)
-    page.goto(url)
-    page.wait("document.getElementById('status').dataset.state === 'live'", 60)
-
-
-def act(plane: ControlPlane, light: Page, dark: Page, phone: Page) -> None:
+def act(plane: ControlPlane, pages: dict[str, Page]) -> None:
     """Two pools come, one of them bursts, and shrinks again; photographs are taken in the middle of the burst."""
     substrate.pool(plane, "demo", "web", 48, resources=ROOM, annotations={"ateplace.ate.dev/headroom": "8"})
     substrate.pool(plane, "demo", "batch", 26, resources={"requests": {"cpu": "1", "memory": "1Gi"}})
     substrate.pool(plane, "demo", "agents", 18, resources=ROOM)
+    light = pages["map-light"]
     ready = "Number(document.getElementById('t-ready').innerText)"
     light.wait(f"{ready} === 92", 120)
     time.sleep(2)
     substrate.scale(plane, "demo", "web", 260)
     light.wait(f"{ready} > 130", 60)
-    for page, name in ((light, "map-light"), (dark, "map-dark")):
+    for name, page in pages.items():
+        if name.startswith("map-phone"):
+            page.evaluate("document.getElementById('nodes').scrollIntoView(), 0")
         page.screenshot(IMAGES / f"{name}.png")
-    phone.evaluate("document.getElementById('nodes').scrollIntoView(), 0")
-    phone.screenshot(IMAGES / "map-phone.png")
     light.wait(f"{ready} === 304", 120)
     time.sleep(3)
     substrate.scale(plane, "demo", "web", 48)

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import pytest
@@ -23,8 +23,6 @@ from local.pods import Installation
 from local.scene import OVERLAY, start_map
 from tests.control_plane.map_stage import ATEOM, LINGER, SLOT, SPACE, Sockets, Stage
 from tests.unit.test_map_board import ordered
-
-T = TypeVar("T")
 
 AXE = ("axe-core@4.14.0", "20c09fe157a8a34a30e241aaa1fcdade657734f08ab379ecfbeb7d45cc46e878")
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
