@@ -4,19 +4,27 @@ AteplaceError                 everything we raise on purpose; the CLI prints it 
 ├── SettingsError             a setting is unknown or has a bad value
 ├── CertificateError          a certificate or key cannot be used
 ├── LocalError                the control plane on loopback cannot be built, started or used
+│   └── ApiError              its API server refused a request (`local.api`)
+├── BadCall                   kube-scheduler's call cannot be read (`extender.protocol`)
+├── TryAgain                  filter has no answer now, and may have one soon (`extender.context`)
+├── BadReview                 the AdmissionReview cannot be read (`webhook.protocol`)
+├── WatchDiffers              a watch shows another state than a list (`reconciler.resync`)
 └── KubeError                 the API server, mapped at one edge (`ateplace.kube`)
     ├── Refused               4xx: asking again gives the same answer
     │   ├── BadRequest        400
     │   ├── Unauthorized      401
     │   ├── Forbidden         403
     │   ├── NotFound          404
-    │   ├── Conflict          409: somebody else wrote first (includes AlreadyExists)
+    │   ├── Conflict          409: another client wrote first (includes AlreadyExists)
     │   ├── Gone              410: the resourceVersion is too old
     │   └── Invalid           413, 415, 422
     └── Unavailable           asking again later may help
         ├── TooManyRequests   429, with `retry_after`
         ├── ServerError       5xx
         └── Unreachable       no answer: the outcome of a write is unknown
+
+Below KubeError, inside `ateplace.kube` only: TooLarge (an answer over the limit, `client`) and NoStreamingList (the API
+server does not stream lists, `store`). What aiohttp raises, its own ConnectionLost included, never leaves `transport`.
 """
 
 
@@ -66,7 +74,7 @@ class NotFound(Refused):
 
 
 class Conflict(Refused):
-    """409: somebody else wrote first, or the object exists already."""
+    """409: another client wrote first, or the object exists already."""
 
 
 class Gone(Refused):

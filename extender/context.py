@@ -21,7 +21,7 @@ from extender.served import Wanted
 from extender.victims import Victims
 
 
-class TryAgain(Exception):
+class TryAgain(errors.AteplaceError):
     """Nothing can be decided now, and soon it can; the message is for the scheduler's event.
 
     It is answered as an error, after which the scheduler tries again in seconds. A refusal would let it preempt.

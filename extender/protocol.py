@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
+from ateplace.errors import AteplaceError
 from ateplace.kube.objects import Pod
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ CASING: Final = {
 }
 
 
-class BadCall(ValueError):
+class BadCall(AteplaceError):
     """The body is not the JSON of such a call."""
 
 

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import httpx
 
+from ateplace.errors import LocalError
+
 Object = dict[str, Any]
 PATCHES = {
     "merge": "application/merge-patch+json",
@@ -17,7 +19,7 @@ PATCHES = {
 }
 
 
-class ApiError(Exception):
+class ApiError(LocalError):
     """The API server said no."""
 
     def __init__(self, status: int, body: str) -> None:

@@ -26,7 +26,7 @@ from reconciler.headroom.controller import Headroom
 from reconciler.headroom.metrics import Workers
 from reconciler.leader import Election
 from reconciler.pools import Pools
-from reconciler.resync import Compare, MissedError
+from reconciler.resync import Compare, WatchDiffers
 from reconciler.strays import Strays
 from reconciler.workqueue import Queue
 
@@ -73,7 +73,7 @@ class Reconciler:
         await self._view.synced()
         try:
             await self.election.run(self._lead)
-        except* MissedError:
+        except* WatchDiffers:
             self._view.distrust("a watch has missed changes")
             await asyncio.sleep(SHOWN_SECONDS)
             raise

@@ -39,7 +39,7 @@ class Suspect(Struct, frozen=True):
     """What the watch has of it."""
 
 
-class MissedError(RuntimeError):
+class WatchDiffers(errors.AteplaceError):
     """A watch's copy is wrong."""
 
 
@@ -60,14 +60,14 @@ class Compare:
                 log.warning("no full comparison this time", extra={"error": str(error)})
 
     async def round(self) -> None:
-        """Compare everything once; raises MissedError when a watch's copy is wrong."""
+        """Compare everything once; raises WatchDiffers when a watch's copy is wrong."""
         await self._queues()
         for watch in self._view.watches:
             missed = await differences(watch, give_up=self._view.reason)
             if missed:
                 metrics.MISSED.labels("watch").inc(len(missed))
                 log.error("a watch missed changes", extra={"watch": watch.name, "objects": missed[:10]})
-                raise MissedError(f"the watch of {watch.name} differs from the API server on {len(missed)} objects")
+                raise WatchDiffers(f"the watch of {watch.name} differs from the API server on {len(missed)} objects")
         metrics.COMPARED.inc()
 
     async def _queues(self) -> None:

@@ -70,7 +70,7 @@ class Mutate:
             request = protocol.decode(body)
             uid = request.uid
             return await self._decide(request, client)
-        except protocol.BadReviewError as error:
+        except protocol.BadReview as error:
             return malformed(str(error), error.uid)
         except errors.KubeError as error:
             log.warning("cannot look up a WorkerPool", extra={"reason": str(error)})

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from ateplace.errors import AteplaceError
 from webhook.review import API_VERSION, KIND
 
 LARGE: Final = 128 * 1024
@@ -114,7 +115,7 @@ class UidReview(Struct, rename="camel"):
     request: Uid
 
 
-class BadReviewError(Exception):
+class BadReview(AteplaceError):
     """What arrived is no review that we can decide; the message says why and never quotes what arrived.
 
     `uid` is the review's, when at least that could be read.
@@ -134,27 +135,27 @@ _init_containers = msgspec.json.Decoder(list[dict[str, Any]] | None)
 
 
 def decode(body: bytes) -> Request:
-    """The request in `body`, without an object when that is not a pod. Raises BadReviewError."""
+    """The request in `body`, without an object when that is not a pod. Raises BadReview."""
     try:
         str(body, "utf-8")  # the decoder does not look into strings that it skips
         review = _reviews.decode(body)
     except msgspec.ValidationError:
         return _decode_less(body)
     except UnicodeDecodeError:
-        raise BadReviewError("the body is not UTF-8") from None
+        raise BadReview("the body is not UTF-8") from None
     except RecursionError:
-        raise BadReviewError("the body is nested too deeply") from None
+        raise BadReview("the body is nested too deeply") from None
     except ValueError as error:
-        raise BadReviewError(str(error)) from None
+        raise BadReview(str(error)) from None
     _check(review.api_version, review.kind, review.request.uid)
     return review.request
 
 
 def pod(request: Request) -> Pod:
-    """The pod of a request to create one. Raises BadReviewError, with the UID."""
+    """The pod of a request to create one. Raises BadReview, with the UID."""
     found = request.object
     if found is None:
-        raise BadReviewError("the object is not a pod", request.uid)
+        raise BadReview("the object is not a pod", request.uid)
     metadata, spec = found.metadata, found.spec
     return Pod(
         labels=_part(_labels, metadata.labels, request.uid) or {},
@@ -171,11 +172,11 @@ def pod(request: Request) -> Pod:
 def _part(decoder: msgspec.json.Decoder[T], raw: Raw, uid: str) -> T:
     """Decode a part that can be many: four megabytes of `{},` would be a second of work, so they are counted."""
     if len(raw) > LARGE and bytes(raw).count(b",") > PARTS:
-        raise BadReviewError("the pod has too many labels or containers", uid)
+        raise BadReview("the pod has too many labels or containers", uid)
     try:
         return decoder.decode(raw)
     except (ValueError, RecursionError):
-        raise BadReviewError("the object is not a pod", uid) from None
+        raise BadReview("the object is not a pod", uid) from None
 
 
 def _decode_less(body: bytes) -> Request:
@@ -186,9 +187,9 @@ def _decode_less(body: bytes) -> Request:
     try:
         subject = _subjects.decode(body)
     except msgspec.ValidationError as error:
-        raise BadReviewError(f"not a review: {error}", _decode_uid(body)) from None
+        raise BadReview(f"not a review: {error}", _decode_uid(body)) from None
     except (ValueError, RecursionError):
-        raise BadReviewError("the body cannot be decoded") from None
+        raise BadReview("the body cannot be decoded") from None
     _check(subject.api_version, subject.kind, subject.request.uid)
     request = subject.request
     return Request(request.uid, request.kind, request.operation, sub_resource=request.sub_resource)
@@ -198,13 +199,13 @@ def _decode_uid(body: bytes) -> str:
     try:
         review = _uids.decode(body)
         _check(review.api_version, review.kind, review.request.uid)
-    except (ValueError, RecursionError, BadReviewError):
+    except (ValueError, RecursionError, BadReview):
         return ""
     return review.request.uid
 
 
 def _check(api_version: str, kind: str, uid: str) -> None:
     if api_version != API_VERSION or kind != KIND:
-        raise BadReviewError(f"expected {KIND} of {API_VERSION}")
+        raise BadReview(f"expected {KIND} of {API_VERSION}")
     if not 0 < len(uid) <= UID:
-        raise BadReviewError("the request needs a uid")
+        raise BadReview("the request needs a uid")

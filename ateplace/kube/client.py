@@ -117,7 +117,7 @@ class Kube:
             asked = {**(query or {}), "limit": str(size)} | ({"continue": token} if token else {})
             try:
                 body = await self._call(Ask("GET", path, asked))
-            except TooLargeError:
+            except TooLarge:
                 if size == 1:
                     raise
                 size //= 2
@@ -276,11 +276,11 @@ class Kube:
                 await refuse(response, ask)
             body = await read(response, ANSWER_BYTES)
             if len(body) > ANSWER_BYTES:
-                raise TooLargeError(f"{ask.what}: an answer of more than {ANSWER_BYTES} bytes is not taken")
+                raise TooLarge(f"{ask.what}: an answer of more than {ANSWER_BYTES} bytes is not taken")
             return body
         finally:
             drop(response)
 
 
-class TooLargeError(errors.KubeError):
+class TooLarge(errors.KubeError):
     """More bytes than we take."""

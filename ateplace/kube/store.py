@@ -29,7 +29,7 @@ Change = tuple[str, R | None, R | None]
 """Key, record before, record now; None: there was or is none."""
 
 
-class NoStreamingListError(errors.KubeError):
+class NoStreamingList(errors.KubeError):
     """This server, or its storage, lists in pages only."""
 
 
@@ -115,7 +115,7 @@ class Mirror(Generic[T, R]):
         if isinstance(event, codec.Failed):
             error = failures.from_status("watch", event.object)
             if self.listing and self.events == self._events_before:
-                raise NoStreamingListError(str(error), status=error.status, reason=error.reason)
+                raise NoStreamingList(str(error), status=error.status, reason=error.reason)
             raise error
         self.events += 1
         metadata = event.object.metadata
@@ -147,7 +147,7 @@ class Mirror(Generic[T, R]):
         version = codec.version(event.object.metadata.resource_version)
         if self.listing:
             if not event.ends_the_list:
-                raise NoStreamingListError("watch: a bookmark came that does not end the list")
+                raise NoStreamingList("watch: a bookmark came that does not end the list")
             return self.end(version)
         if version < self.version:
             # The server knows less than we do: restored from a backup, or far behind. Only a list tells.

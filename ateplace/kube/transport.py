@@ -61,7 +61,7 @@ class Transport:
     async def send(self, ask: Ask, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         """The answer, as soon as its headers are there; raises what aiohttp raises."""
         if self._session.closed:
-            raise LostError("the client has been closed")
+            raise ConnectionLost("the client has been closed")
         if not paths.SAFE.fullmatch(ask.path):
             raise ValueError(f"not a path of ours: {ask.path[:256]!r}")
         access = self.access
@@ -89,7 +89,7 @@ class Transport:
         await self._session.close()
 
 
-class LostError(aiohttp.ClientError):
+class ConnectionLost(aiohttp.ClientError):
     """The connection ended before the answer."""
 
 
@@ -101,7 +101,7 @@ async def _never_twice(request: aiohttp.ClientRequest, handler: aiohttp.ClientHa
     except NEVER_SENT:
         raise
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise LostError(str(error) or type(error).__name__) from error
+        raise ConnectionLost(str(error) or type(error).__name__) from error
 
 
 def unreachable(ask: Ask, error: BaseException) -> errors.Unreachable:

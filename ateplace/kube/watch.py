@@ -37,7 +37,7 @@ from ateplace import errors
 from ateplace.kube import Kube, codec
 from ateplace.kube.backoff import Backoff
 from ateplace.kube.failures import shorten
-from ateplace.kube.store import Change, Mirror, NoStreamingListError
+from ateplace.kube.store import Change, Mirror, NoStreamingList
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ that is just starting, or one of several that lags behind, may not know a Custom
 WARN_SECONDS = 10.0
 """Least time between two log lines about objects that cannot be read: as many as somebody likes may be made."""
 
-NO_STREAMING_LIST = (NoStreamingListError, errors.BadRequest, errors.Invalid)
+NO_STREAMING_LIST = (NoStreamingList, errors.BadRequest, errors.Invalid)
 """How servers say it: in the stream, or because they do not know the parameter."""
 
 

@@ -11,7 +11,7 @@ from ateplace import errors
 from ateplace.kube import codec
 from ateplace.kube.failures import Status
 from ateplace.kube.objects import Bare, Metadata, WorkerPool, WorkerPoolSpec
-from ateplace.kube.store import Mirror, NoStreamingListError
+from ateplace.kube.store import Mirror, NoStreamingList
 
 Record = tuple[str, int]
 
@@ -162,8 +162,8 @@ def test_a_list_that_breaks_off_leaves_no_trace() -> None:
 @pytest.mark.parametrize(
     ("listing", "event", "error"),
     [
-        (True, codec.Failed(Status(500, "RequestWatchProgress is disabled")), NoStreamingListError),
-        (True, bookmark(11), NoStreamingListError),
+        (True, codec.Failed(Status(500, "RequestWatchProgress is disabled")), NoStreamingList),
+        (True, bookmark(11), NoStreamingList),
         (False, codec.Failed(Status(410, "too old", "Expired")), errors.Gone),
         (False, codec.Failed(Status(500, "boom")), errors.ServerError),
         (False, codec.Failed(Status(429, "slow")), errors.TooManyRequests),
