@@ -28,6 +28,10 @@ ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 
 HEADROOM_ANNOTATION: Final = "ateplace.ate.dev/headroom"
 HEADROOM_WARM_ANNOTATION: Final = "ateplace.ate.dev/headroom-warm"
+MIN_NODES_ANNOTATION: Final = "ateplace.ate.dev/min-nodes"
+MAX_PER_NODE_ANNOTATION: Final = "ateplace.ate.dev/max-per-node"
+SAME_ANNOTATION: Final = "ateplace.ate.dev/same"
+"""On a WorkerPool (`ateplace.cluster.pool_rules`)."""
 
 INIT_CONTAINER: Final = "wait-for-atelet"
 ATELET_NAMESPACE: Final = "ate-system"

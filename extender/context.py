@@ -17,6 +17,7 @@ from ateplace.kube.objects import WorkerPool
 from ateplace.settings import Settings
 from extender import served
 from extender.demand import Demand
+from extender.rules import Limits, limits
 from extender.served import Wanted
 from extender.victims import Victims
 
@@ -61,6 +62,8 @@ class Case(Struct, frozen=True, gc=False):
     """A claim that this process wrote since this moment may be answered (`extender.fit.answerable`)."""
     rooms: Mapping[str, int] = {}
     """Nodes with room that was made for ateoms (`extender.victims`): placeholders do not go there."""
+    limits: Limits | None = None
+    """What the rules of its pool allow; None when it has none."""
     served: Wanted | None = None
     """What the pod asks for of the resources that atelet itself serves."""
 
@@ -127,7 +130,7 @@ class Context:
         now, reply_since = time.monotonic(), min(begun, boottime() - self._rules.window)
         self._victims.expire(now)
         ledger, rooms = self._view.ledger, self._victims.rooms()
-        return Case(wanted, ledger, self._rules, now, reply_since, rooms, self._asked(wanted))
+        return Case(wanted, ledger, self._rules, now, reply_since, rooms, limits(ledger, wanted), self._asked(wanted))
 
     def _asked(self, wanted: Demand) -> Wanted | None:
         """What it asks for of the resources that atelet serves. Few pods do: only for those is every node looked at."""

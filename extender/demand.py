@@ -15,6 +15,8 @@ class Demand(Struct, frozen=True, gc=False):
     shape: Shape
     placeholder: bool = False
     version: str = ""
+    template: str = ""
+    """The hash of the pod template that it was made from."""
     choosy: bool = False
     """Has soft preferences of its own: several nodes are answered, and the scheduler's scoring chooses."""
     alone: bool = False
@@ -36,6 +38,7 @@ def demand(pod: Pod, record: PodRecord, pool_uid: str) -> Demand:
         shape=record.shape,
         placeholder=record.placeholder,
         version=pod.metadata.resource_version,
+        template=record.template,
         choosy=not record.placeholder and is_choosy(pod.spec),
         alone=not record.placeholder and is_alone(pod.spec),
     )

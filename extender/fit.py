@@ -72,7 +72,7 @@ def unfit(case: Case, node: Node | None) -> str:
         return UNREADY
     if node.record.annotation_bytes > ANNOTATION_BYTES - SPARE_BYTES and case.demand.pool not in node.record.claims:
         return ANNOTATIONS
-    return ""
+    return case.limits.refuses(node) if case.limits else ""
 
 
 class Freed(Struct, frozen=True, gc=False):
@@ -183,6 +183,8 @@ def capacity(case: Case, node: Node) -> int:
         most = min(most, case.rules.ateoms_per_node - node.ateoms)
     if demand.alone:
         most = min(most, 1)
+    if case.limits:
+        most = int(min(most, case.limits.room(node.name)))
     return max(0, most)
 
 

@@ -51,3 +51,6 @@ DELETION_SECONDS: Final = metrics.histogram(
 )
 EVENTS_SENT: Final = metrics.counter("events_sent_total", "Kubernetes Events written.")
 EVENTS_DROPPED: Final = metrics.counter("events_dropped_total", "Kubernetes Events not written.", ("reason",))
+UNREADABLE_RULES: Final = metrics.gauge(
+    "pools_with_unreadable_rules", "Pools none of whose ateoms are placed because a rule in an annotation is nonsense."
+)

@@ -118,6 +118,9 @@ class Pools:
         self._look_at = look_at
         self._clock = clock
         self._deletions: dict[str, Deletion] = {}
+        self._wrong: dict[str, str] = {}
+        """Pools whose rules cannot be read, and why, as was said."""
+        metrics.UNREADABLE_RULES.set_function(lambda: len(self._wrong))
         for stage in Stage:
             metrics.DELETIONS_WAITING.labels(stage.value).set_function(partial(self._waiting, stage))
             metrics.DELETION_OLDEST.labels(stage.value).set_function(partial(self._oldest, stage))
@@ -128,6 +131,7 @@ class Pools:
         record = pool.record if pool else None
         if record is None or names.FINALIZER not in record.finalizers:
             self._deletions.pop(uid, None)  # what others still hold is not ours to wait for
+        self._judge_rules(uid, record)
         if pool is None or record is None:
             return None
         try:
@@ -143,6 +147,17 @@ class Pools:
     def forget(self) -> None:
         """At the end of a term: whoever leads now knows how long they have waited."""
         self._deletions.clear()
+        self._wrong.clear()
+
+    def _judge_rules(self, uid: str, record: PoolRecord | None) -> None:
+        """Say once what is wrong with them, until it is another thing."""
+        wrong = record.rules.wrong if record else ""
+        if record is None or not wrong:
+            self._wrong.pop(uid, None)
+        elif self._wrong.get(uid) != wrong:
+            self._wrong[uid] = wrong
+            log.warning("the pool's rules cannot be read", extra={"pool": _shown(record), "reason": wrong})
+            self._events.warn(about_pool(record), "BadRule", f"No ateom of this pool is placed: {wrong}")
 
     def _waiting(self, stage: Stage) -> int:
         return sum(deletion.stage is stage for deletion in self._deletions.values())

@@ -7,7 +7,7 @@ from ateplace import names
 from ateplace.cli.findings import Finding, count, fail, ok, some, verb, warn
 from ateplace.cli.pod_checks import judge_unbound
 from ateplace.cli.snapshot import NOWHERE, Picture, PoolRow
-from ateplace.cli.tables import shown_zones
+from ateplace.cli.tables import shown_rules, shown_zones
 from ateplace.cluster.records import pool_record
 from ateplace.kube.objects import Pod, WorkerPool
 from ateplace.settings import Settings
@@ -24,6 +24,7 @@ def findings(pool: WorkerPool, picture: Picture, pods: Iterable[Pod], settings: 
     return [
         *_wanted(row, pool, settings),
         *([ok(f"its ateoms by zone: {zones}")] if row.ateoms and (zones := shown_zones(picture, name)) else ()),
+        *_rules(row, picture),
         *_waiting(pods, settings),
         *_claims(row, picture, settings),
         *_headroom(row, pool, settings),
@@ -56,6 +57,33 @@ def _wanted(row: PoolRow, pool: WorkerPool, settings: Settings) -> Iterator[Find
             yield ok(placed)
         else:
             yield warn(placed, f"wait; if this lasts: kubectl get pods -n {pool.metadata.namespace}, then explain one")
+
+
+def _rules(row: PoolRow, picture: Picture) -> Iterator[Finding]:
+    """What it asks for by annotations, and whether its ateoms are so. Nothing is moved for a rule."""
+    rules = picture.rules[row.name]
+    if rules.wrong:
+        yield fail(f"none of its ateoms is placed: {rules.wrong}", "mend or remove the annotation")
+        return
+    there = {node.name: here.ateoms for node in picture.nodes.values() if (here := node.pools.get(row.name))}
+    used = [name for name, ateoms in there.items() if ateoms]
+    most = max(there.values(), default=0)
+    values = Counter(picture.nodes[name].labels.get(rules.same) or "no value" for name in used)
+    broken = {
+        "min-nodes": len(used) < min(rules.min_nodes, row.ateoms),
+        "max-per-node": most > rules.max_per_node > 0,
+        "same": bool(rules.same) and len(values) > 1,
+    }
+    numbers = {
+        "min-nodes": f"its ateoms are on {count(len(used), 'node')}",
+        "max-per-node": f"at most {most} are on one node",
+        "same": f"its nodes have {', '.join(sorted(values)) or 'none yet'}",
+    }
+    for rule in shown_rules(rules):
+        name = rule.partition("=")[0]
+        says = f"rule {rule}: {numbers[name]}"
+        fix = "nothing is moved for a rule: delete some of its pods, and the next ones follow it"
+        yield warn(says, fix) if broken[name] else ok(says)
 
 
 def _waiting(pods: Iterable[Pod], settings: Settings) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from typing import Any
 from ateplace import names
 from ateplace.cluster import records
 from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.pool_rules import PoolRules
 from ateplace.cluster.records import AteletRecord, PodRecord
 from ateplace.kube.objects import Node, Pod, WorkerPool
 
@@ -33,11 +34,15 @@ class NodeRow:
 
     name: str
     labelled: bool
-    zone: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
     atelet: str = NOWHERE
     """`ready`, `starting`, `terminating`, or what keeps it from running."""
     pools: dict[str, PoolOnNode] = field(default_factory=dict)
     """By the pool's name, or by its UID when there is no such pool any more."""
+
+    @property
+    def zone(self) -> str:
+        return self.labels.get(names.ZONE_LABEL, "")
 
     @property
     def claims(self) -> list[str]:
@@ -81,6 +86,8 @@ class Picture:
     rows: dict[str, PoolRow]
     waiting: int
     """Ateoms that are on no node yet."""
+    rules: dict[str, PoolRules] = field(default_factory=dict)
+    """By the pool's name."""
 
     @property
     def claimed(self) -> set[str]:
@@ -113,24 +120,25 @@ def compose(
     in_flight: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Picture:
     """Put together what was read. `pods`: ateoms and placeholders; `in_flight`: node to pool UID to count."""
-    rows, ledger = {}, Ledger()
+    rows, rules, ledger = {}, {}, Ledger()
     for pool in pools:
-        ledger.pool_seen(records.pool_record(pool), 0.0)
+        seen = records.pool_record(pool)
+        ledger.pool_seen(seen, 0.0)
         meta = pool.metadata
         name = f"{meta.namespace}/{meta.name}"
         replicas = pool.spec.replicas if pool.spec else 0
         rows[name] = PoolRow(name, meta.uid, replicas, deleting=meta.deletion_timestamp is not None)
+        rules[name] = seen.rules
     by_uid = {row.uid: name for name, row in rows.items()}
     found = {}
     for node in nodes:
         record = records.node_record(node)
         claims = {by_uid.get(uid, uid): PoolOnNode(value) for uid, value in record.claims.items()}
-        zone = record.labels.get(names.ZONE_LABEL, "")
-        found[record.name] = NodeRow(record.name, record.labelled, zone, pools=claims)
+        found[record.name] = NodeRow(record.name, record.labelled, record.labels, pools=claims)
         for pool_name in claims:
             if pool_name in rows:
                 rows[pool_name].nodes += 1
-    picture = Picture(found, by_uid, rows, 0)
+    picture = Picture(found, by_uid, rows, 0, rules)
     for pod in pods:
         _count(picture, pod, pool_label, ledger)
     by_node: dict[str, list[AteletRecord]] = {}

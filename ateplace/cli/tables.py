@@ -5,6 +5,7 @@ from rich.text import Text
 
 from ateplace.cli.printing import text
 from ateplace.cli.snapshot import NOWHERE, Picture, PoolOnNode
+from ateplace.cluster.pool_rules import NONE, PoolRules
 
 MANY = 20
 """Pods that are drawn as single dots before a number says it better."""
@@ -44,8 +45,10 @@ def dots(mark: str, count: int) -> str:
 
 def draw_pools(picture: Picture) -> Table:
     """A table of the pools."""
-    table = Table("pool", "ateoms", "ready", "waiting", "placeholders", "nodes", "zones", "", box=None, pad_edge=False)
+    columns = ("pool", "ateoms", "ready", "waiting", "placeholders", "nodes", "zones", "rules", "")
+    table = Table(*columns, box=None, pad_edge=False)
     for row in picture.rows.values():
+        rules = picture.rules.get(row.name, NONE)
         table.add_row(
             row.name,
             f"{row.ateoms + row.waiting} of {row.replicas}",
@@ -54,6 +57,7 @@ def draw_pools(picture: Picture) -> Table:
             f"{row.placeholders}" + (f" + {row.unplaced} waiting" if row.unplaced else ""),
             str(row.nodes),
             text(shown_zones(picture, row.name), "dim"),
+            text("cannot be read", "red") if rules.wrong else text(", ".join(shown_rules(rules)), "dim"),
             Text("being deleted", style="yellow") if row.deleting else "",
         )
     return table
@@ -62,3 +66,9 @@ def draw_pools(picture: Picture) -> Table:
 def shown_zones(picture: Picture, pool: str) -> str:
     """`a 18, b 36`: a pool's ateoms by zone; empty where there are no two zones."""
     return ", ".join(f"{zone or NOWHERE} {ateoms}" for zone, ateoms in sorted(picture.zones(pool).items()))
+
+
+def shown_rules(rules: PoolRules) -> list[str]:
+    """`min-nodes=2`: each rule that a pool has."""
+    said = {"min-nodes": rules.min_nodes, "max-per-node": rules.max_per_node, "same": rules.same}
+    return [f"{name}={value}" for name, value in said.items() if value]

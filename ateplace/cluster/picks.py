@@ -76,7 +76,9 @@ class Picks:
         attempt = Attempt(pool_uid, name, shape, placeholder, version, now, avoid)
         self.attempts[pod_uid] = attempt
         node = tables.node(name)
-        tables.pool_on_node(node, pool_uid).picks += 1
+        there = tables.pool_on_node(node, pool_uid)
+        there.picks += 1
+        there.placeholder_picks += placeholder
         tables.pools[pool_uid].picks += 1
         node.load(shape, placeholder=placeholder, times=1)
         if pod:
@@ -199,6 +201,7 @@ class Picks:
         pool = tables.pools[attempt.pool]
         there = node.pools[attempt.pool]
         there.picks -= 1
+        there.placeholder_picks -= attempt.placeholder
         pool.picks -= 1
         node.load(attempt.shape, placeholder=attempt.placeholder, times=-1)
         tables.drop_pool_on_node(node, attempt.pool, there)

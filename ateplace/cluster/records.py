@@ -13,12 +13,14 @@ writes them, and one that is none is only not known.
 import copy
 from collections.abc import Iterable, Mapping, Sized
 from datetime import datetime
+from functools import partial
 from sys import intern
 from typing import Final
 
 from msgspec import Struct, field, structs
 
 from ateplace import names
+from ateplace.cluster.pool_rules import NONE, PoolRules, pool_rules
 from ateplace.cluster.resources import (
     PODS,
     Amounts,
@@ -48,6 +50,7 @@ from ateplace.kube.objects import (
 from ateplace.label_selectors import LabelSelector
 
 FINISHED = frozenset({"Succeeded", "Failed"})
+TEMPLATE_LABEL: Final = "pod-template-hash"
 
 LABELS: Final = 512
 """So many labels a Node may have, and so many taints."""
@@ -81,6 +84,8 @@ class PodRecord(Struct, frozen=True, gc=False):
     """Unbound, and its scheduler has said that no node will do. It may have been answered one since."""
     gated: bool = False
     """Unbound, and no scheduler looks at it: it has scheduling gates."""
+    template: str = ""
+    """The hash of the pod template that it was made from, as its Deployment writes it."""
     waited: float | None = None
     """Seconds that an ateom was in the `wait-for-atelet` init container; None while that is not over."""
 
@@ -137,6 +142,12 @@ class PoolRecord(Struct, frozen=True, gc=False):
     """Whether its placeholders hold claims."""
     replicas: int = 0
     """How many ateoms it should have."""
+    rules: PoolRules = NONE
+
+    @property
+    def ruled(self) -> bool:
+        """Whether it has rules about where its ateoms may be."""
+        return self.rules is not NONE
 
 
 class AteletTemplate(Struct, frozen=True, gc=False):
@@ -186,6 +197,7 @@ def pod_record(pod: Pod, pool_label: str = names.POOL_LABEL) -> PodRecord | None
         preempted=any(one.type == "DisruptionTarget" and one.reason == "PreemptionByScheduler" for one in conditions),
         refused=not pod.spec.node_name and any(map(refusal, conditions)),
         gated=not pod.spec.node_name and bool(pod.spec.scheduling_gates),
+        template=intern(meta.label(TEMPLATE_LABEL)),
         waited=None if placeholder or status is None else _waited(status),
     )
 
@@ -306,6 +318,7 @@ def pool_record(pool: WorkerPool) -> PoolRecord:
         headroom=_wish(meta, names.HEADROOM_ANNOTATION)[:TEXT],
         warm=_wish(meta, names.HEADROOM_WARM_ANNOTATION) != "false",
         replicas=pool.spec.replicas if pool.spec else 0,
+        rules=pool_rules(partial(_wish, meta)),
     )
 
 

@@ -44,6 +44,8 @@ class PoolOnNode(Struct, gc=False):
     ateoms: int = 0
     placeholders: int = 0
     picks: int = 0
+    placeholder_picks: int = 0
+    """Those of the picks that are for placeholders."""
 
     def empty(self) -> bool:
         return self.value is None and not (self.ateoms or self.placeholders or self.picks)

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ateplace.cluster.resources import Amounts
 from ateplace.cluster.state import Node, PoolOnNode, Warmth
@@ -61,6 +61,10 @@ def choose(case: Case, names: Names, *, excluded: Collection[str] = (), hold: bo
     `excluded` were tried in this call, in vain. `hold`: open no cold node while a warm one has placeholders that are
     large enough; the scheduler then preempts those.
     """
+    if case.limits and (apart := case.limits.apart(case.ledger)):
+        elsewhere = choose(structs.replace(case, limits=apart), names, excluded=excluded, hold=hold)
+        if elsewhere:
+            return elsewhere
     if case.demand.placeholder:
         placed = steer(case, names, excluded)
         return Choice(placed) if placed else None
@@ -298,8 +302,9 @@ def _ahead(case: Case, best: Node, seen: list[Node], warm: Iterator[Node], cold:
     if need <= 0:
         return ()
     found: list[Node] = []
+    limits = case.limits.take(best) if case.limits else None
     for node in [*seen] if case.demand.choosy else _also_seen(seen, warm):
-        if node is not best:
+        if node is not best and not (limits and limits.refuses(node)):
             need -= capacity(case, node)
             if not answerable(case, node):
                 found.append(node)
@@ -310,7 +315,8 @@ def _ahead(case: Case, best: Node, seen: list[Node], warm: Iterator[Node], cold:
     if spare < case.rules.open_ahead / 2:
         return tuple(found)  # enough for now: looking for cold nodes among all that were sent is not free
     for node in cold:
-        if node is not best:
+        if node is not best and not (limits and limits.refuses(node)):
+            limits = limits.take(node) if limits else None
             found.append(node)
             need -= capacity(case, node)
         if need <= 0 or len(found) >= spare:
@@ -351,7 +357,7 @@ def _takes_uncounted(case: Case, node: Node) -> bool:
     """Whether the node takes this pod even if all that its pools have on their way went there, wherever they were
     counted. No scheduler counts our cap, or pods without requests; all else it does."""
     shape, pools = case.demand.shape, case.ledger.pools
-    if shape.requests is shape.counted and not case.rules.ateoms_per_node:
+    if shape.requests is shape.counted and not case.rules.ateoms_per_node and not case.limits:
         return True
     return capacity(case, node) > sum(pools[uid].picks for uid in node.pools)
 

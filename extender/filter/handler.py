@@ -38,6 +38,7 @@ from extender.filter.refusal_cache import Refusal, RefusalCache, refusal
 from extender.filter.retry import Among, Retry
 from extender.fit import CHANGED, FILLED, HELD_BACK, NO_ROOM, PROMISED, answerable, drop, must_read, no_room, passes
 from extender.protocol import ExtenderArgs, FilterResult, Names
+from extender.rules import kind
 from extender.victims import Victims
 from extender.zones import ateoms_by_zone, zoned
 
@@ -110,6 +111,7 @@ class Filter:
         self._under_way: dict[str, asyncio.Event] = {}
         """Calls by pod UID."""
         self._wary_until = -math.inf
+        ledger.subscribe(pool=self._pool_changed)
 
     def close(self) -> None:
         """Look at no pod again."""
@@ -269,6 +271,14 @@ class Filter:
             now=case.now,
         )
 
+    def _rules(self, pool_uid: str) -> object:
+        """What its pods are refused under, to be compared."""
+        pool = self._ledger.pools.get(pool_uid)
+        return pool.record.rules if pool and pool.record else None
+
+    def _pool_changed(self, pool_uid: str) -> None:
+        self._retry.changed(pool_uid, self._rules(pool_uid))
+
     def _waits(self, wanted: Demand) -> bool:
         """Whether this pod, or one that wants the same, was not placed and is still there."""
         ledger = self._ledger
@@ -338,9 +348,9 @@ class Filter:
                 raise TryAgain(reason)
         said = refusal(reasons)
         if call.holds and HELD_BACK in reasons.values():
-            self._retry.later(case.demand, call.sent, self._hold.left(case))
+            self._retry.later(case.demand, call.sent, self._hold.left(case), self._rules(case.demand.pool))
         elif case.claims:
-            self._retry.later(case.demand, Among(said.reasons))
+            self._retry.later(case.demand, Among(said.reasons), under=self._rules(case.demand.pool))
         if not (call.tried or call.reads or call.holds or PROMISED in reasons.values()):
             self._refusals.put(case, said)  # nothing was tried, so the same question has the same answer
         if not call.holds:
@@ -350,7 +360,7 @@ class Filter:
     def _say(self, call: Call, said: Refusal) -> FilterResult:
         metrics.CALLS.labels("filter", "refused").inc()
         for reason, count in said.counts:
-            metrics.DROPPED.labels(reason).inc(count)
+            metrics.DROPPED.labels(kind(reason)).inc(count)
         self._decisions.add(call.record.key, "filter", f"refused all {len(said.reasons)} nodes", said.notes)
         return FilterResult(node_names=[], unresolvable=said.reasons)
 

@@ -39,7 +39,7 @@ def refusal(reasons: dict[str, str]) -> Refusal:
 
 class RefusalCache:
     def __init__(self) -> None:
-        self._given: dict[tuple[str, Shape, bool], Given] = {}
+        self._given: dict[tuple[str, Shape, bool, str], Given] = {}
 
     def get(self, case: Case, sent: Names) -> Refusal | None:
         """What a pod like this one was told a moment ago about these very nodes."""
@@ -57,6 +57,6 @@ class RefusalCache:
         self._given[_key(case)] = Given(what, case.ledger.generation, case.now)
 
 
-def _key(case: Case) -> tuple[str, Shape, bool]:
+def _key(case: Case) -> tuple[str, Shape, bool, str]:
     demand = case.demand
-    return demand.pool, demand.shape, demand.placeholder
+    return demand.pool, demand.shape, demand.placeholder, demand.template

@@ -2,9 +2,10 @@
 
 A scheduler tries refused pods again when a Node changes or a bound pod goes, and else after five minutes. What it does
 not see: an atelet that is Ready again (a bound pod's status moves nobody), a DaemonSet that tolerates more, what we
-read of a node getting old, our own watch catching up with the event that brought the pod back a moment too early, and
-the end of the time for which `hold-warm` keeps a pod from cold nodes. So such a pod is decided upon again, and when a
-node would do by now, that node is claimed: the change of the Node is the event that brings the pod back.
+read of a node getting old, our own watch catching up with the event that brought the pod back a moment too early, the
+end of the time for which `hold-warm` keeps a pod from cold nodes, and other rules of its pool. So such a pod is decided
+upon again, and when a node would do by now, that node is claimed: the change of the Node is the event that brings the
+pod back.
 
 One timer for all pods that want the same of one pool, soon after each refusal and then ever more rarely, until a claim
 was acknowledged or no such pod waits.
@@ -49,6 +50,8 @@ class Wait(Struct, gc=False):
     names: Names
     delay: float
     timer: asyncio.TimerHandle
+    under: object = None
+    """The rules that the pod was refused under."""
     look: asyncio.Task[None] | None = None
     """The look under way."""
 
@@ -63,21 +66,28 @@ class Retry:
         self._kinds: dict[Key, Wait] = {}
         """The one that was refused longest ago first."""
 
-    def later(self, demand: Demand, names: Names, delay: float = 0.0) -> None:
-        """Such a pod was not placed; look again after `delay` seconds, or soon."""
+    def later(self, demand: Demand, names: Names, delay: float = 0.0, under: object = None) -> None:
+        """Such a pod was not placed, under these rules; look again after `delay` seconds, or soon."""
         key = (demand.pool, demand.shape, demand.placeholder)
         self._forget(key)
         if len(self._kinds) >= MOST:
             self._forget(next(iter(self._kinds)))
-        self._start(key, demand, names, delay or FIRST)
+        self._start(key, demand, names, delay or FIRST, under)
+
+    def changed(self, pool: str, rules: object) -> None:
+        """A pool may have other rules now: then look again soon."""
+        for key, wait in tuple(self._kinds.items()):
+            if key[0] == pool and wait.under != rules:
+                self._forget(key)
+                self._start(key, wait.demand, wait.names, FIRST, rules)
 
     def close(self) -> None:
         for key in tuple(self._kinds):
             self._forget(key)
 
-    def _start(self, key: Key, demand: Demand, names: Names, delay: float) -> None:
+    def _start(self, key: Key, demand: Demand, names: Names, delay: float, under: object) -> None:
         timer = asyncio.get_running_loop().call_later(delay, self._begin, key)
-        self._kinds[key] = Wait(demand, names, delay, timer)
+        self._kinds[key] = Wait(demand, names, delay, timer, under)
 
     def _begin(self, key: Key) -> None:
         wait = self._kinds[key]
@@ -94,7 +104,7 @@ class Retry:
         if self._kinds.get(key) is wait:
             del self._kinds[key]
             if waits and not claimed:
-                self._start(key, wait.demand, wait.names, min(2 * wait.delay, LAST))
+                self._start(key, wait.demand, wait.names, min(2 * wait.delay, LAST), wait.under)
 
     def _forget(self, key: Key) -> None:
         if wait := self._kinds.pop(key, None):

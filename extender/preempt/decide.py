@@ -121,6 +121,8 @@ def for_the_next(
             continue
         if most and case.ledger.nodes[one.node].ateoms + count >= most:
             continue  # and one for the pod that asks
+        if case.limits and count >= case.limits.room(one.node):
+            continue
         here[one.node] = count
         found.append(one)
     return found

@@ -110,9 +110,10 @@ def test_a_node_is_explained(name: str) -> None:
 
 
 def of_pool(
-    this: WorkerPool, nodes: list[Node], pods: list[Pod], atelets: list[Pod], headroom: str = ""
+    this: WorkerPool, nodes: list[Node], pods: list[Pod], atelets: list[Pod], headroom: str = "", **rules: str
 ) -> list[tuple[str, str]]:
-    this.metadata.annotations = {"ateplace.ate.dev/headroom": headroom} if headroom else None
+    said = {"headroom": headroom, **{key.replace("_", "-"): value for key, value in rules.items()}}
+    this.metadata.annotations = {f"ateplace.ate.dev/{key}": value for key, value in said.items() if value}
     picture = compose(nodes, pods, atelets, [this])
     return [(one.level, one.says) for one in pool_checks.findings(this, picture, pods, Settings())]
 
@@ -199,3 +200,39 @@ POOLS: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
 def test_a_pool_is_explained(name: str) -> None:
     found, expected = POOLS[name]
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (
+            {"min_nodes": "2", "max_per_node": "2", "same": "kind"},
+            [
+                ("ok", "rule min-nodes=2: its ateoms are on 2 nodes"),
+                ("ok", "rule max-per-node=2: at most 2 are on one node"),
+                ("warn", "rule same=kind: its nodes have m5, no value"),
+            ],
+        ),
+        (
+            {"min_nodes": "3", "max_per_node": "1"},
+            [
+                ("warn", "rule min-nodes=3: its ateoms are on 2 nodes"),
+                ("warn", "rule max-per-node=1: at most 2 are on one node"),
+            ],
+        ),
+        (
+            {"min_nodes": "many"},
+            [
+                (
+                    "fail",
+                    "none of its ateoms is placed: ateplace.ate.dev/min-nodes must be a whole number from 1 to 1000, "
+                    'not "many"',
+                )
+            ],
+        ),
+    ],
+)
+def test_a_pools_rules_are_explained(rules: dict[str, str], expected: list[tuple[str, str]]) -> None:
+    nodes = [node("n1", "u1", labels={"kind": "m5"}), node("n2", "u1")]
+    found = of_pool(pool(replicas=3), nodes, [pod("a", "n1"), pod("b", "n1"), pod("c", "n2")], [], **rules)
+    assert [one for one in found if "rule" in one[1] or "placed" in one[1]] == expected

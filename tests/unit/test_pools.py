@@ -10,13 +10,14 @@ from msgspec import structs
 
 from ateplace import names
 from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.pool_rules import NONE, PoolRules
 from ateplace.process import metrics
 from ateplace.settings import Settings
 from reconciler.events import Events
 from reconciler.pool_pods import SETS, Fates, PoolPods
 from reconciler.pools import CLAIMS_SECONDS, Pools
 from tests.unit import cluster
-from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
+from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving, until
 
 
 def test_pods_that_stay_do_not_wait_for_a_sibling_that_does_not_end(tmp_path: Path) -> None:
@@ -354,3 +355,36 @@ def test_a_pool_with_a_name_that_no_label_can_carry_is_let_go(tmp_path: Path) ->
 
     asyncio.run(main())
     assert written == [[]]
+
+
+def test_rules_that_cannot_be_read_are_said_once_and_counted_until_they_can(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    async def handle(request: Request, answer: Answer) -> None:
+        said.append(f"{request.json['reason']}: {request.json['note']}")
+        await answer.reply(201, {})
+
+    async def main() -> None:
+        ledger = Ledger()
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            events = Events(kube, "test")
+            pools = Pools(kube, ledger, Settings(), events, look_at=lambda _: None)
+            writing = asyncio.create_task(events.run())
+            for wrong in ("it is nonsense", "it is nonsense", "", "it is nonsense again"):
+                kept = structs.replace(
+                    cluster.pool(), finalizers=(names.FINALIZER,), rules=PoolRules(wrong=wrong) if wrong else NONE
+                )
+                ledger.pool_seen(kept, 0)
+                await pools.reconcile("A")
+                assert metrics.REGISTRY.get_sample_value("ateplace_pools_with_unreadable_rules") == bool(wrong)
+            await until(lambda: len(said) == 2)
+            ledger.pool_gone("A", 0)
+            await pools.reconcile("A")
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    asyncio.run(main())
+    assert said == [
+        "BadRule: No ateom of this pool is placed: it is nonsense",
+        "BadRule: No ateom of this pool is placed: it is nonsense again",
+    ]

@@ -98,3 +98,23 @@ def test_a_pod_that_waits_no_longer_is_not_looked_at_and_memory_is_bounded(monke
 
     asyncio.run(use())
     assert looks == [str(number) for number in range(2, MOST + 2) if number != 5]
+
+
+def test_other_rules_of_its_pool_make_the_next_look_soon_and_the_same_ones_do_not() -> None:
+    async def claim(*_: object) -> bool:
+        return False
+
+    async def use() -> None:
+        waits = Retry(lambda _: True, claim)
+        waits.later(demand("p"), Among(["n1"]), 30.0, "these rules")
+        waits.later(demand("q", "B"), Among(["n1"]), 30.0, "these rules")
+        waits.changed("A", "these rules")
+        assert [wait.delay for wait in waits._kinds.values()] == [30.0, 30.0]
+        waits.changed("A", "others")
+        assert {key[0]: (wait.delay, wait.under) for key, wait in waits._kinds.items()} == {
+            "A": (1.0, "others"),
+            "B": (30.0, "these rules"),
+        }
+        waits.close()
+
+    asyncio.run(use())

@@ -1,0 +1,111 @@
+"""Rules of pools on a real scheduler, with two extenders that are called in turns."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ateplace import names
+from local import ControlPlane, substrate
+from local.api import Object
+from local.scheduling import Scheduling
+from tests.placing import OWNER, ateom, create, where
+
+Nodes = Callable[..., list[str]]
+TYPE = "node.kubernetes.io/instance-type"
+
+
+@pytest.fixture(scope="module")
+def rig(plane: ControlPlane) -> Iterator[Scheduling]:
+    substrate.install(plane, controller=False)
+    with Scheduling(plane, replicas=2) as running:
+        yield running
+
+
+@pytest.fixture
+def nodes(nodes: Nodes, namespace: str) -> Nodes:
+    """Nodes that only this test's pods want."""
+    return lambda count, labels=None, **options: nodes(count, labels={OWNER: namespace, **(labels or {})}, **options)
+
+
+def ruled(plane: ControlPlane, namespace: str, **rules: str) -> Object:
+    keys = {"low": names.MIN_NODES_ANNOTATION, "high": names.MAX_PER_NODE_ANNOTATION, "same": names.SAME_ANNOTATION}
+    return substrate.pool(plane, namespace, "web", annotations={keys[key]: value for key, value in rules.items()})
+
+
+def annotate(plane: ControlPlane, namespace: str, **annotations: str | None) -> None:
+    path = f"/apis/ate.dev/v1alpha1/namespaces/{namespace}/workerpools/web"
+    plane.api.patch(path, {"metadata": {"annotations": annotations}})
+
+
+def said(plane: ControlPlane, namespace: str, words: str, count: int) -> None:
+    """Wait until the scheduler has said these words about so many pods that are on no node."""
+
+    def heard() -> bool:
+        pods = plane.api.list(f"/api/v1/namespaces/{namespace}/pods")
+        waiting = [pod for pod in pods if not pod["spec"].get("nodeName")]
+        messages = [one.get("message", "") for pod in waiting for one in pod.get("status", {}).get("conditions", ())]
+        assert len(waiting) == count and sum(words in one for one in messages) == count, messages
+        return True
+
+    plane.wait(heard, timeout=90, why=words)
+
+
+def test_a_burst_of_300_keeps_to_min_nodes_max_per_node_and_same(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    """What one replica has in flight the other does not see: at most as much as it may itself send to a node."""
+    kinds = {name: kind for kind in ("m5", "m6") for name in nodes(20, labels={TYPE: kind})}
+    pool = ruled(plane, namespace, low="4", high="20", same=TYPE)
+    create(plane, [ateom(pool, f"p{number}") for number in range(300)])
+    used = Counter(where(plane, namespace, 300, timeout=180).values())
+    assert len({kinds[name] for name in used}) == 1
+    assert len(used) >= 4 and max(used.values()) <= 2 * 20
+    crowded = {name for name, count in used.items() if count >= 20}
+    create(plane, [ateom(pool, f"late-{number}") for number in range(30)])
+    late = [name for pod, name in where(plane, namespace, 330, timeout=120).items() if pod.startswith("late-")]
+    assert not crowded.intersection(late), "what is bound is known to both"
+    assert {kinds[name] for name in late} == {kinds[name] for name in used}
+
+
+def test_the_first_ateoms_of_a_pool_are_in_different_zones_one_at_a_time_and_at_once(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    zone_of = {name: zone for zone in "ab" for name in nodes(2, labels={names.ZONE_LABEL: zone})}
+    pool = ruled(plane, namespace, low="3")
+    for number in range(3):
+        create(plane, [ateom(pool, f"p{number}")])
+        found = where(plane, namespace, number + 1)
+    assert len(set(found.values())) == 3 and len({zone_of[found[name]] for name in ("p0", "p1")}) == 2
+    create(plane, [ateom(pool, f"q{number}") for number in range(20)])
+    assert set(where(plane, namespace, 23).values()) == set(found.values()), "packed from there on"
+
+
+def test_rules_that_change_while_pods_wait_and_run_are_followed_and_nonsense_places_nothing(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    made = nodes(2)
+    pool = ruled(plane, namespace, high="1")
+    create(plane, [ateom(pool, "p0")])
+    where(plane, namespace, 1)
+    create(plane, [ateom(pool, "p1")])
+    assert sorted(where(plane, namespace, 2).values()) == sorted(made)
+    create(plane, [ateom(pool, "p2"), ateom(pool, "p3")])
+    said(plane, namespace, "2 rule max-per-node=1: the node has 1 of the pool", 2)
+    assert any("rule max-per-node=1" in rig.get(f"/explain?pod={namespace}/p2", number) for number in (0, 1))
+    annotate(plane, namespace, **{names.MAX_PER_NODE_ANNOTATION: "2"})
+    assert sorted(Counter(where(plane, namespace, 4, timeout=90).values()).values()) == [2, 2]
+
+    annotate(plane, namespace, **{names.MAX_PER_NODE_ANNOTATION: "lots"})
+    create(plane, [ateom(pool, "p4")])
+    said(plane, namespace, f"{names.MAX_PER_NODE_ANNOTATION} must be a whole number from 1 to 1000", 1)
+    annotate(plane, namespace, **{names.MAX_PER_NODE_ANNOTATION: None})
+    assert len(where(plane, namespace, 5, timeout=90)) == 5
+
+    # All run on the first node from here on by packing; a pool that is told otherwise while it runs is not moved.
+    annotate(plane, namespace, **{names.SAME_ANNOTATION: TYPE})
+    create(plane, [ateom(pool, "p5")])
+    said(plane, namespace, f"2 rule same={TYPE}: the node has no such label", 1)
+    for name in made:
+        plane.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {TYPE: "m5"}}})
+    where(plane, namespace, 6, timeout=90)
