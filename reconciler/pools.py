@@ -44,7 +44,11 @@ from reconciler.pool_pods import Fates, PoolPods
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN: Final = 2.0
-"""Seconds between looks at a pool being deleted; its pods' and claims' ends are told by events."""
+"""Least seconds between looks at a pool being deleted; its pods' and claims' ends are told by events."""
+PATIENCE: Final = 1 / 4
+"""Of the time that a deletion has taken: so much later is the next look, at most `LONGEST` seconds. A deletion that
+does not end costs ever fewer requests."""
+LONGEST: Final = 30.0
 SOON: Final = 0.2
 """The same after deleting Deployments: without pods, nothing else would tell."""
 SAY_AGAIN: Final = 300.0
@@ -202,7 +206,8 @@ class Pools:
         if now - deletion.said >= self._settings.deletion_slow:
             deletion.said = now + SAY_AGAIN
             await self._say(pool, record, stage)
-        return SOON if stage is Stage.DEPLOYMENTS else LOOK_AGAIN
+        later = min(LONGEST, max(LOOK_AGAIN, PATIENCE * (now - deletion.since)))
+        return SOON if stage is Stage.DEPLOYMENTS else later
 
     async def _delete_deployments(self, record: PoolRecord, owned: Sequence[Metadata]) -> None:
         propagation = "Foreground" if "foregroundDeletion" in record.finalizers else "Background"

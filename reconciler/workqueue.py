@@ -9,8 +9,9 @@
 Level-triggered: a key says "look at this", never what happened to it, so adding one that waits already costs nothing
 and changes nothing. What is kept is one entry per key that waits, runs or has failed.
 
-Keys have lanes (a tenant's namespace): lanes take turns, and one lane never has more than half of the slots, whether
-others wait or not. So a tenant whose keys are many, or slow, delays another tenant's by one look and no more.
+Keys have lanes (a tenant's namespace): lanes take turns, and one lane never has more than a quarter of the slots,
+whether others wait or not. So a tenant whose keys are many, or slow, does not make another tenant's wait, and has no
+more than two requests beside it where there are eight slots.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ class Queue:
         self._handle = handle
         self._workers = workers
         self._lane = lane or _alike
-        self._share = workers if lane is None else max(1, workers // 2)
+        self._share = workers if lane is None else max(1, workers // 4)
         """Slots that one lane may have at a time."""
         self._running = False
         self._ready: dict[str, str] = {}

@@ -1,5 +1,6 @@
 """One tenant's pools, however many and however odd, do not hold up another tenant's."""
 
+import statistics
 import time
 import uuid
 
@@ -13,7 +14,12 @@ PODS = 10
 
 
 def times(plane: ControlPlane, namespace: str, name: str) -> tuple[float, float]:
-    """Seconds until a new pool has its finalizer, and until it is gone after its deletion."""
+    """Seconds until a new pool has its finalizer, and until it is gone after its deletion: medians of five."""
+    taken = [once(plane, namespace, f"{name}-{each}") for each in range(5)]
+    return statistics.median(each[0] for each in taken), statistics.median(each[1] for each in taken)
+
+
+def once(plane: ControlPlane, namespace: str, name: str) -> tuple[float, float]:
     began = time.monotonic()
     pool(plane, namespace, name)
     plane.wait(lambda: held(plane, namespace), timeout=60, every=0.02, why="the finalizer")

@@ -12,7 +12,7 @@ from ateplace import names
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.pool_rules import NONE, PoolRules
 from ateplace.process import metrics
-from ateplace.settings import Settings
+from ateplace.settings import Reconciler, Settings
 from reconciler.events import Events
 from reconciler.pool_pods import SETS, Fates, PoolPods
 from reconciler.pools import CLAIMS_SECONDS, Pools
@@ -236,6 +236,30 @@ def test_claims_that_have_to_linger_are_not_waited_for(tmp_path: Path) -> None:
             pools = Pools(kube, ledger, Settings(), Events(kube, "test"), look_at=lambda _: None, clock=lambda: 1.0)
             await pools.reconcile("A")
             assert written == [LET_GO]
+
+    asyncio.run(main())
+
+
+def test_what_nobody_ends_is_looked_at_ever_more_rarely(tmp_path: Path) -> None:
+    labels = {names.POOL_LABEL: "a", names.POOL_UID_LABEL: "A"}
+    pod = {"metadata": {"name": "p", "labels": labels, "deletionTimestamp": "2026-11-18T13:00:00Z"}}
+
+    async def handle(request: Request, answer: Answer) -> None:
+        selected = request.query.get("labelSelector") == f"{names.POOL_UID_LABEL}=A"
+        await answer.reply(200, {"metadata": {}, "items": [pod] if selected else []})
+
+    async def main() -> None:
+        now = 0.0
+        going = structs.replace(cluster.pool(), deleting=True, finalizers=(names.FINALIZER,))
+        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+            settings = Settings(reconciler=Reconciler(deletion_slow=86_400))
+            ledger = cluster.ledger(going)
+            pools = Pools(kube, ledger, settings, Events(kube, "test"), look_at=lambda _: None, clock=lambda: now)
+            looks = []
+            for seconds in (0.0, 4.0, 20.0, 60.0, 3600.0):
+                now = seconds
+                looks.append(await pools.reconcile("A"))
+            assert looks == [2.0, 2.0, 5.0, 15.0, 30.0]
 
     asyncio.run(main())
 
