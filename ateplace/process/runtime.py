@@ -11,6 +11,7 @@ served, because Services take a moment to send calls elsewhere. Then the roles a
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -31,6 +32,11 @@ log = logging.getLogger(__name__)
 
 COLLECT: Final = (20_000, 20, 20)
 """Objects made and not freed before the collector looks at the young ones; and how often at the older ones."""
+
+LARGE: Final = 256 * 1024
+"""Bytes from which a block of memory goes back to the system as soon as it is freed. By itself glibc raises this limit
+to the largest block that was ever freed, up to 32 MiB: a few fat objects or long lists, and their buffers stay."""
+M_MMAP_THRESHOLD: Final = -3
 
 S = TypeVar("S")
 
@@ -127,6 +133,7 @@ Role = Callable[[Runtime], contextlib.AbstractAsyncContextManager[None]]
 def run(settings: Settings, roles: Mapping[str, Role]) -> int:
     """Run roles in this process until a signal; the exit code."""
     # What was imported stays, and what a first list brings too: not to be walked through every few hundred objects.
+    _give_back_large_blocks()
     gc.freeze()
     gc.set_threshold(*COLLECT)
     gc.enable()
@@ -169,3 +176,10 @@ async def _main(settings: Settings, roles: Mapping[str, Role]) -> int:
             await asyncio.sleep(serve.drain)
     log.info("stopped")
     return int(runtime.failed)
+
+
+def _give_back_large_blocks() -> None:
+    """Where the C library is not glibc there is nothing to tell it."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGE)
