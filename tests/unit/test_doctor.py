@@ -488,6 +488,19 @@ SETTINGS: dict[str, tuple[dict[str, configured.Environment], Loaded, list[tuple[
         given(),
         [("warn", "the roles do not have the same settings: reconciler.linger")],
     ),
+    "an extender that answers for longer than claims stay": (
+        installed(extender={LINGER: "121"}, reconciler={LINGER: "60"}),
+        given(),
+        [
+            ("fail", "the extender answers by a claim for 60.5 s, and the reconciler releases it after 60 s"),
+            ("warn", "the roles do not have the same settings: reconciler.linger"),
+        ],
+    ),
+    "an extender that answers for as long as claims stay": (
+        installed(extender={LINGER: "120"}, reconciler={LINGER: "60"}),
+        given(),
+        [("warn", "the roles do not have the same settings: reconciler.linger")],
+    ),
     "told the same": (
         installed(reconciler={LINGER: "60"}),
         given("reconciler.linger=60"),

@@ -125,11 +125,25 @@ def judge(installed: Mapping[str, Environment], given: Loaded) -> list[Finding]:
             found.append(fail(says, f"{mend}; if the installation is newer, run its own doctor"))
     if found:
         return found
+    found += _lingers(installed)
     if unlike := _unlike(installed):
         says = f"the roles do not have the same settings: {some(unlike)}"
         found.append(warn(says, f"finish the rollout, or {APPLY}"))
     found += _contradictions(installed, given)
     return found or [ok(_told(installed))]
+
+
+def _lingers(installed: Mapping[str, Environment]) -> list[Finding]:
+    """The extender answers by a claim for half of its linger, the reconciler releases it after the whole of its own."""
+    lingers = {role: _load(environment.variables).reconciler.linger for role, environment in installed.items()}
+    answers, released = lingers.get("ateplace-extender"), lingers.get("ateplace-reconciler")
+    if answers is None or released is None or answers <= 2 * released:
+        return []
+    says = (
+        f"the extender answers by a claim for {answers / 2:g} s, and the reconciler releases it after {released:g} s: "
+        "an ateom may be bound to a node that was released"
+    )
+    return [fail(says, f"give both the same reconciler.linger: {APPLY}")]
 
 
 def _contradictions(installed: Mapping[str, Environment], given: Loaded) -> list[Finding]:
