@@ -81,6 +81,8 @@ class Headroom:
         """By pool UID, then by the Deployment's UID."""
         self._written: dict[str, Written] = {}
         self._said: dict[str, frozenset[str]] = {}
+        self._refusals: dict[str, str] = {}
+        """By pool: why the API server does not take its placeholders."""
         self._watched: set[str] = set()
         """Pools whose pods matter: those that change their shape, leave some of it open, or have no ateom on a node."""
         self.wanted: dict[str, tuple[str, int]] = {}
@@ -185,7 +187,12 @@ class Headroom:
         prepull = self._settings.headroom.prepull and uid not in self._plain
         make = partial(placeholder.deployment, record, shape, asked.count, self._settings, prepull=prepull)
         mine = ours[0] if ours else None
-        await self._keep(record, make, mine)
+        try:
+            await self._keep(record, make, mine)
+        except (errors.Forbidden, errors.Invalid) as error:
+            self._tell_refusal(record, error)
+            raise
+        self._refusals.pop(uid, None)
         self._watch_pods(uid, shape, mine)
         return NOWHERE_LOOK if asked.reason == NOWHERE else None
 
@@ -315,6 +322,7 @@ class Headroom:
     def _forget(self, uid: str) -> None:
         self.wanted.pop(uid, None)
         self._written.pop(uid, None)
+        self._refusals.pop(uid, None)
         self._watched.discard(uid)
 
     def _say(self, pool: PoolRecord, asked: Quota, shape: placeholder.Mould | None) -> None:
@@ -334,6 +342,13 @@ class Headroom:
             self._said[pool.uid] = frozenset(words.values())
         else:
             self._said.pop(pool.uid, None)
+
+    def _tell_refusal(self, pool: PoolRecord, error: errors.Refused) -> None:
+        """Once for each reason: it is tried again with a backoff, and every pool has few Events to spend."""
+        words = f"The API server does not take this pool's placeholders: {error}"
+        if self._refusals.get(pool.uid) != words:
+            self._refusals[pool.uid] = words
+            self._events.warn(about_pool(pool), "HeadroomRefused", words)
 
     def _no_image_volumes(self, pool: PoolRecord, error: errors.Invalid) -> None:
         self._plain.add(pool.uid)
