@@ -73,14 +73,7 @@ class PoolPods:
         return f"{meta.name}: Terminating{held}, {over}"
 
     def _left(self, meta: Metadata) -> float | None:
-        """Seconds until a Terminating pod should be gone at the latest; None when it is not Terminating."""
-        if meta.deletion_timestamp is None:
-            return None
-        try:
-            end = datetime.fromisoformat(meta.deletion_timestamp)
-            return (end - self._clock()).total_seconds() + SLACK
-        except (ValueError, TypeError):
-            return 0.0
+        return seconds_left(meta, self._clock())
 
     async def _stays(self, record: PoolRecord, owner: OwnerReference, deployments: Set[str]) -> bool:
         """Whether nobody is about to delete a ReplicaSet."""
@@ -115,6 +108,17 @@ class PoolPods:
                     continue
                 if pod.metadata.label(self._pool_label) or pod.metadata.label(names.PLACEHOLDER_LABEL):
                     yield pod.metadata
+
+
+def seconds_left(meta: Metadata, now: datetime) -> float | None:
+    """Until a Terminating pod should be gone at the latest; None when it is not Terminating."""
+    if meta.deletion_timestamp is None:
+        return None
+    try:
+        end = datetime.fromisoformat(meta.deletion_timestamp)
+        return (end - now).total_seconds() + SLACK
+    except (ValueError, TypeError):
+        return 0.0
 
 
 def _controller(meta: Metadata, kind: str) -> OwnerReference | None:

@@ -36,8 +36,11 @@ def _wanted(row: PoolRow, pool: WorkerPool, settings: Settings) -> Iterator[Find
     if row.deleting:
         pods = there + row.placeholders + row.unplaced
         left = f"{count(pods, 'pod')} and claims on {count(row.nodes, 'node')} are left"
+        draining = f", {row.draining} of the pods {verb(row.draining, 'are')} draining" if row.draining else ""
+        after = " after the last of them is gone" if row.draining else ""
         yield warn(
-            f"it is being deleted: {left}", "nothing to do; if this lasts for more than a minute: ateplace doctor"
+            f"it is being deleted: {left}{draining}",
+            f"nothing to do; if this lasts for more than a minute{after}: ateplace doctor",
         )
     elif there < row.replicas:
         namespace = pool.metadata.namespace
@@ -51,6 +54,11 @@ def _wanted(row: PoolRow, pool: WorkerPool, settings: Settings) -> Iterator[Find
         )
     else:
         yield ok(f"it wants {count(row.replicas, 'ateom')}, and as many exist")
+    if row.overdue:
+        yield fail(
+            f"{count(row.overdue, 'ateom')} {verb(row.overdue, 'are')} Terminating, and over the grace",
+            f"kubectl get pods -n {pool.metadata.namespace}: is their node there, do they have finalizers?",
+        )
     if row.ateoms:
         placed = f"{count(row.ateoms, 'ateom')} {verb(row.ateoms, 'are')} on nodes, {row.ready} of them Ready"
         if row.ready == row.ateoms:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from ateplace import names
@@ -11,6 +12,7 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.pool_rules import PoolRules
 from ateplace.cluster.records import AteletRecord, PodRecord
 from ateplace.kube.objects import Node, Pod, WorkerPool
+from reconciler.pool_pods import seconds_left
 
 NOWHERE = "–"
 
@@ -74,6 +76,10 @@ class PoolRow:
     """Placeholders that are on no node yet."""
     nodes: int = 0
     """Nodes with its claim."""
+    draining: int = 0
+    """Ateoms that are being deleted, within their grace, which may be an hour."""
+    overdue: int = 0
+    """Those that are over it."""
 
 
 @dataclass
@@ -118,6 +124,7 @@ def compose(
     *,
     pool_label: str = names.POOL_LABEL,
     in_flight: Mapping[str, Mapping[str, int]] | None = None,
+    now: datetime | None = None,
 ) -> Picture:
     """Put together what was read. `pods`: ateoms and placeholders; `in_flight`: node to pool UID to count."""
     rows, rules, ledger = {}, {}, Ledger()
@@ -140,7 +147,7 @@ def compose(
                 rows[pool_name].nodes += 1
     picture = Picture(found, by_uid, rows, 0, rules)
     for pod in pods:
-        _count(picture, pod, pool_label, ledger)
+        _count(picture, pod, pool_label, ledger, now or datetime.now(UTC))
     by_node: dict[str, list[AteletRecord]] = {}
     for pod in atelets:
         if atelet := records.atelet_record(pod):
@@ -154,7 +161,7 @@ def compose(
     return picture
 
 
-def _count(picture: Picture, pod: Pod, pool_label: str, ledger: Ledger) -> None:
+def _count(picture: Picture, pod: Pod, pool_label: str, ledger: Ledger, now: datetime) -> None:
     record = records.pod_record(pod, pool_label)
     if record is None or record.finished:
         return
@@ -178,6 +185,9 @@ def _count(picture: Picture, pod: Pod, pool_label: str, ledger: Ledger) -> None:
         row.placeholders += record.placeholder
         row.ateoms += not record.placeholder
         row.ready += not record.placeholder and is_ready(pod)
+        left = None if record.placeholder else seconds_left(pod.metadata, now)
+        row.draining += left is not None and left >= 0
+        row.overdue += left is not None and left < 0
 
 
 def pool_shown(record: PodRecord, ledger: Ledger, pools: Mapping[str, str]) -> str:
@@ -272,6 +282,8 @@ def as_data(picture: Picture) -> dict[str, Any]:
                 "placeholders": row.placeholders,
                 "placeholdersWaiting": row.unplaced,
                 "nodes": row.nodes,
+                "draining": row.draining,
+                "overdue": row.overdue,
             }
             for row in picture.rows.values()
         ],

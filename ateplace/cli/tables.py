@@ -4,7 +4,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ateplace.cli.printing import text
-from ateplace.cli.snapshot import NOWHERE, Picture, PoolOnNode
+from ateplace.cli.snapshot import NOWHERE, Picture, PoolOnNode, PoolRow
 from ateplace.cluster.pool_rules import NONE, PoolRules
 
 MANY = 20
@@ -58,7 +58,7 @@ def draw_pools(picture: Picture) -> Table:
             str(row.nodes),
             text(shown_zones(picture, row.name), "dim"),
             text("cannot be read", "red") if rules.wrong else text(", ".join(shown_rules(rules)), "dim"),
-            Text("being deleted", style="yellow") if row.deleting else "",
+            _going(row),
         )
     return table
 
@@ -72,3 +72,13 @@ def shown_rules(rules: PoolRules) -> list[str]:
     """`min-nodes=2`: each rule that a pool has."""
     said = {"min-nodes": rules.min_nodes, "max-per-node": rules.max_per_node, "same": rules.same}
     return [f"{name}={value}" for name, value in said.items() if value]
+
+
+def _going(row: PoolRow) -> Text:
+    """What of a pool is on its way out."""
+    parts = [
+        ("being deleted", "yellow", row.deleting),
+        (f"{row.draining} draining", "yellow", row.draining),
+        (f"{row.overdue} over their grace", "red", row.overdue),
+    ]
+    return Text(", ").join(text(words, style) for words, style, is_so in parts if is_so)

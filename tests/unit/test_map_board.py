@@ -58,7 +58,7 @@ class Cluster:
         return change
 
     def looked_at(self) -> dict[str, Any]:
-        """As `status` sees it."""
+        """As `status` sees it, but for what time alone changes."""
         seen = compose(
             self.nodes.values(),
             self.pods.values(),
@@ -66,7 +66,10 @@ class Cluster:
             self.pools.values(),
             in_flight=self.picks,
         )
-        return ordered(as_data(seen))
+        status = as_data(seen)
+        for row in status["pools"]:
+            del row["draining"], row["overdue"]
+        return ordered(status)
 
 
 def _put(kept: dict[str, Any], key: str, new: object | None) -> None:

@@ -2,17 +2,20 @@
 
 import asyncio
 import io
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
 from rich.console import Console
 
+from ateplace.cli import pool_checks
 from ateplace.cli.snapshot import as_data, changes, compose
 from ateplace.cli.status import attempt
 from ateplace.cli.tables import draw, draw_pools, shown_zones
 from ateplace.errors import KubeError
 from ateplace.kube.objects import Deployment
 from ateplace.names import ZONE_LABEL
+from ateplace.settings import Settings
 from tests.unit.objects import atelet, node, pod, pool
 
 
@@ -69,6 +72,8 @@ def test_a_picture_counts_each_pod_where_it_is() -> None:
                 "placeholders": 1,
                 "placeholdersWaiting": 1,
                 "nodes": 2,
+                "draining": 0,
+                "overdue": 0,
             },
             {
                 "pool": "demo/idle",
@@ -81,6 +86,8 @@ def test_a_picture_counts_each_pod_where_it_is() -> None:
                 "placeholders": 0,
                 "placeholdersWaiting": 0,
                 "nodes": 1,
+                "draining": 0,
+                "overdue": 0,
             },
         ],
     }
@@ -149,6 +156,22 @@ def test_a_drawing_shows_every_state_once() -> None:
         ["n3", "–", "demo/web", "missing", "●"],
     ]
     assert text(draw(picture))[-1].split() == ["n4", "–", "–"]
+
+
+def test_ateoms_within_their_grace_are_draining_and_others_are_overdue() -> None:
+    """The grace may be an hour: what waits for that is as it should be."""
+    ends = {"a": "2026-01-01T01:00:00Z", "b": "2026-01-01T00:00:00Z", "p": "2026-01-01T01:00:00Z"}
+    pods = [pod("a", "n1"), pod("b", "n1"), pod("c", "n1"), pod("p", "n1", placeholder=True)]
+    for one in pods:
+        one.metadata.deletion_timestamp = ends.get(one.metadata.name)
+    now = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
+    picture = compose([node("n1", "u1")], pods, [atelet("n1")], [pool(replicas=3, deleting=True)], now=now)
+    assert (picture.rows["demo/web"].draining, picture.rows["demo/web"].overdue) == (1, 1)
+    drawn = "being deleted, 1 draining, 1 over their grace"
+    assert drawn in text(draw_pools(picture))[-1]
+    says = [one.says for one in pool_checks.findings(pool(deleting=True), picture, pods, Settings())]
+    assert "it is being deleted: 4 pods and claims on 1 node are left, 1 of the pods is draining" in says
+    assert "1 ateom is Terminating, and over the grace" in says
 
 
 def test_many_pods_are_a_number() -> None:
