@@ -7,14 +7,15 @@
 
 The patch carries the Node's uid, so that a Node recreated under its name is refused by the API server; it never
 creates anything, and it is idempotent. One that opens a node carries the version in which nobody had claimed it, so
-that of two replicas only one opens it. When its outcome is unknown we read the Node: either our very value is there,
+that of two replicas only one opens it; and one that is to keep the book of its units (`extender.served`) the version in
+which others had written nothing lately. When its outcome is unknown we read the Node: either our very value is there,
 with the label, or it is sent again, as long as the caller's deadline allows.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -58,21 +59,32 @@ class ClaimWriter:
         self._reads: dict[str, asyncio.Task[None]] = {}
 
     async def open(
-        self, node: Node, pool: str, *, write: bool, read: bool, until: float, also: Iterable[Node] = ()
+        self,
+        node: Node,
+        pool: str,
+        *,
+        write: bool,
+        read: bool,
+        until: float,
+        also: Iterable[Node] = (),
+        alone: bool = False,
     ) -> None:
         """Claim the node, read its pods, or both; raises KubeError when that failed, TimeoutError at `until`.
 
-        `also` are claimed at the same time, and waited for as long. What becomes of them is in the ledger.
+        `also` are claimed at the same time, and waited for as long. What becomes of them is in the ledger. `alone`: as
+        long as nobody else has written a claim since.
         """
-        tasks = [*([self._write(node, pool)] if write else ()), *([self._read(node)] if read else ())]
-        more = [self._write(one, pool) for one in also]
+        tasks = [*([self._write(node, pool, alone=alone)] if write else ()), *([self._read(node)] if read else ())]
+        more = [self._write(one, pool, alone=alone) for one in also]
         async with asyncio.timeout_at(until):
             for task in tasks:
                 await asyncio.shield(task)
         if more:
             await asyncio.wait(more, timeout=max(0.0, until - asyncio.get_running_loop().time()))
 
-    def ahead(self, nodes: Iterable[Node], pool: str, *, read: Callable[[Node], bool], wary: bool) -> list[str]:
+    def ahead(
+        self, nodes: Iterable[Node], pool: str, *, read: Callable[[Node], bool], wary: bool, alone: bool = False
+    ) -> list[str]:
         """Begin to claim; who needs one of them meanwhile waits for the same write. `wary`: one that must be read is
         only read, and claimed when somebody needs it and it is known to have room. Which ones are being claimed."""
         claimed = []
@@ -85,7 +97,7 @@ class ClaimWriter:
             claimed.append(node.name)
             if (node.name, pool) not in self._writes:
                 metrics.AHEAD.inc()
-                self._write(node, pool)
+                self._write(node, pool, alone=alone)
         return claimed
 
     async def close(self) -> None:
@@ -96,25 +108,28 @@ class ClaimWriter:
         for task in tasks:
             task.cancel()
 
-    def _write(self, node: Node, pool: str) -> asyncio.Task[None]:
-        key = (node.name, pool)
-        uid, version = (node.record.uid, node.record.version) if node.record else ("", 0)
-        return _single(self._writes, key, lambda: self._patch(node.name, uid, pool, 0 if node.claims else version))
+    def _write(self, node: Node, pool: str, *, alone: bool) -> asyncio.Task[None]:
+        record = node.record
+        uid, version = (record.uid, record.version) if record else ("", 0)
+        claimed = dict(record.claims) if record and alone and node.claims and not node.own else {}
+        guard = version if claimed or not node.claims else 0
+        return _single(self._writes, (node.name, pool), lambda: self._patch(node.name, uid, pool, guard, claimed))
 
     def _read(self, node: Node) -> asyncio.Task[None]:
         return _single(self._reads, node.name, lambda: self._list(node.name, node.record.uid if node.record else ""))
 
-    async def _patch(self, name: str, uid: str, pool: str, unclaimed: int) -> None:
-        """`unclaimed`: the version of the Node in which it has no claim; the write is then refused on any other, so
-        that of two replicas only one opens it. 0: it has one."""
+    async def _patch(self, name: str, uid: str, pool: str, guard: int, claimed: Mapping[str, str]) -> None:
+        """`guard`: the version of the Node in which it has these claims and no others; the write is refused on one with
+        any that another process wrote since, so that of two replicas only one opens it. 0: that does not matter."""
+        opening = guard > 0 and not claimed
         path = paths.NODES.named(name)
         within = min(ATTEMPT_SECONDS, self._deadline)
         value = claim_patch.value()
         meta = claim_patch.claims(uid, (pool,), value)
         for attempt in range(ATTEMPTS):
             sent = boottime()
-            body = {"metadata": {**meta, "resourceVersion": str(unclaimed)} if unclaimed else meta}
-            self._ledger.claims.sending(name, pool, value, opening=unclaimed > 0)
+            body = {"metadata": {**meta, "resourceVersion": str(guard)} if guard else meta}
+            self._ledger.claims.sending(name, pool, value)
             try:
                 written = await self._kube.patch(path, body, Written, query=claim_patch.MANAGER, deadline=within)
             except errors.TooManyRequests:
@@ -133,12 +148,13 @@ class ClaimWriter:
                         raise
                     continue
             except errors.Refused as error:
-                if unclaimed and attempt < ATTEMPTS - 1 and isinstance(error, errors.Conflict):
+                if guard and attempt < ATTEMPTS - 1 and isinstance(error, errors.Conflict):
                     # It has changed since: somebody has claimed it, we for another pool, or it is only its status.
                     found = (await self._kube.get(path, Written, deadline=within)).metadata
-                    claimed = _claimed(found)
-                    if found.uid == uid and self._ledger.claims.is_ours(name, claimed):
-                        unclaimed = 0 if claimed else int(found.resource_version or 0)
+                    fresh = {pool: value for pool, value in _claimed(found).items() if claimed.get(pool) != value}
+                    if found.uid == uid and self._ledger.claims.is_ours(name, fresh):
+                        opening = opening and not fresh
+                        guard = 0 if fresh and not claimed else int(found.resource_version or 0)
                         continue
                 metrics.CLAIMS.labels("refused").inc()
                 raise
@@ -152,7 +168,7 @@ class ClaimWriter:
             version=int(written.metadata.resource_version or 0),
             sent=sent,
             now=time.monotonic(),
-            opened=unclaimed > 0,
+            opened=opening,
         )
         log.debug("claimed", extra={"node": name, "pool": pool})
 

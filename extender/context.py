@@ -36,6 +36,8 @@ class Rules(Struct, frozen=True, gc=False):
     atelet_unready_seconds: float = 60.0
     window: float = 60.0
     """Seconds for which a write of our own may be answered again: half the linger."""
+    settled: float = 120.0
+    """Seconds after which what others answered by their last claim is bound: the linger."""
     reading_seconds: float = READ
     """Seconds for which what we read about a node's other pods is believed."""
     open_ahead: int = 24
@@ -47,6 +49,7 @@ class Rules(Struct, frozen=True, gc=False):
             ateoms_per_node=extender.ateoms_per_node,
             atelet_unready_seconds=extender.atelet_unready_seconds,
             window=settings.reconciler.linger / 2,
+            settled=settings.reconciler.linger,
             open_ahead=extender.open_ahead,
         )
 

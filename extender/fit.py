@@ -15,7 +15,7 @@ from ateplace.cluster.claim_patch import ANNOTATION_BYTES
 from ateplace.cluster.resources import CPU, MEMORY, PODS
 from ateplace.cluster.state import Node, Reading
 from extender.context import Case
-from extender.served import Service, judge
+from extender.served import SHARED, Service, judge
 
 SPARE_BYTES: Final = 4096
 """So much of a Node's annotations is left to others, and to claims of pods that are there already."""
@@ -52,8 +52,25 @@ def service(case: Case, node: Node) -> tuple[Service, str]:
     """Whether the node has what the pod asks for of the resources that atelet serves, and why not."""
     if case.served is None:
         return Service.FREE, ""
-    attempt = case.ledger.picks.attempts.get(case.demand.uid)
-    return judge(case.served, node, picked=attempt is not None and attempt.node == node.name, now=case.now)
+    picks, uid = case.ledger.picks, case.demand.uid
+    attempt = picks.attempts.get(uid)
+    unpicked = dict(picks.unpicked.used)
+    if picks.is_unpicked(uid):
+        for name, amount in case.served.amounts:
+            unpicked[name] -= amount
+    return judge(
+        case.served,
+        node,
+        picked=attempt is not None and attempt.node == node.name,
+        now=case.now,
+        alone=knows_all(case, node),
+        unpicked=unpicked,
+    )
+
+
+def knows_all(case: Case, node: Node) -> bool:
+    """Whether everything that is on its way to the node is among this process's picks."""
+    return node.own or not node.claims or case.now - node.others_wrote > case.rules.settled
 
 
 def unfit(case: Case, node: Node | None) -> str:
@@ -210,4 +227,4 @@ def passes(case: Case, name: str, reason: str) -> bool:
         node = case.ledger.nodes.get(name)
         return node is not None and case.now - node.claimed_since < case.rules.atelet_unready_seconds
     # A placeholder that claims nothing has no claim that would bring it back.
-    return reason == CHANGED or (reason == PROMISED and not case.claims)
+    return reason in {CHANGED, SHARED} or (reason == PROMISED and not case.claims)

@@ -9,12 +9,17 @@ nodes that may have the device are claimed and refused; the Node's update, once 
                                          └── nothing for too long: it has none, remembered for as long as we run;
                                              the reconciler releases the claim, which brings the pod back to be told
 
+The scheduler does not count these units, so two replicas could both give the last one. One that does not know all picks
+of a node (it did not open it, and another one has written a claim there within a linger) gives a unit only if there are
+as many as all pods that it knows of and has not picked a node for could take. Else it leaves the node to the other one,
+writes nothing, and answers an error, after which the scheduler tries again.
+
 Which nodes may have it: those that `substrate.served_nodes` selects; without that setting those of an instance type of
 which some node has advertised it; else those with the label or taint `ate.dev/sandboxClass`.
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -25,6 +30,9 @@ from ateplace.label_selectors import LabelSelector
 
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 SANDBOX_CLASS: Final = "ate.dev/sandboxClass"
+SHARED: Final = "another replica may have given its units away"
+"""Passes by itself: with the pods that are on their way, or a linger after the other one's last claim."""
+NOTHING: Final[Mapping[str, int]] = {}
 
 
 class Service(enum.Enum):
@@ -37,6 +45,8 @@ class Service(enum.Enum):
     """Its atelet was Ready for long, and served nothing."""
     UNLIKELY = "unlikely"
     """Nothing says that it has it."""
+    SHARED = "shared"
+    """It has some, but another replica may have given them away."""
 
 
 class Wanted(Struct, frozen=True, gc=False):
@@ -65,13 +75,19 @@ def wanted(requests: Amounts, names: frozenset[str], selector: LabelSelector | N
     return Wanted(amounts, selector, kinds, patience)
 
 
-def judge(want: Wanted, node: Node, *, picked: bool, now: float) -> tuple[Service, str]:
-    """`picked`: the pod itself is counted there already. The reason is empty when the node will do."""
+def judge(
+    want: Wanted, node: Node, *, picked: bool, now: float, alone: bool = True, unpicked: Mapping[str, int] = NOTHING
+) -> tuple[Service, str]:
+    """`picked`: the pod itself is counted there already; `alone`: so is everything that is on its way there, else
+    what is `unpicked` may be. The reason is empty when the node will do."""
     for name, amount in want.amounts:
         units = node.room.get(name, 0)
         if units:
-            if node.used.get(name, 0) + (0 if picked else amount) > units:
+            taken = node.used.get(name, 0) + (0 if picked else amount)
+            if taken > units:
                 return Service.FULL, f"no {name} is free"
+            if not alone and taken + unpicked.get(name, 0) > units:
+                return Service.SHARED, SHARED
         elif node.never_serves(name, want.patience, now):
             return Service.NONE, f"atelet was Ready there, and served no {name}"
         elif name in node.advertised or _likely(want, node):

@@ -17,6 +17,8 @@ The life of one claim (one pool on one node):
   uid under the same name is another node, about which nothing that was written or read before is true.
 - A node is our own while this process opened it and every claim on it is one that this process wrote. Others keep off
   such a node until its atelet is there (`extender.fit`), so all that is on its way to it is among our picks.
+- By the reply rule a process that wrote a claim half a linger ago answers by it no longer. So where others have written
+  none for a whole linger (`others_wrote`), what they answered is bound, and all else is among our picks as well.
 """
 
 from collections.abc import Mapping
@@ -40,6 +42,11 @@ class Claims:
     def node_seen(self, node: Node, record: NodeRecord, now: float) -> None:
         if node.record and node.record.uid != record.uid:
             self.node_gone(node, now)
+        known = node.record.claims if node.record else {}
+        if record.claims != known and any(
+            value not in {known.get(pool), node.wrote.get(pool)} for pool, value in record.claims.items()
+        ):
+            node.others_wrote = now
         node.record = record
         node.room = dict(record.allocatable)
         if node.own and not self.is_ours(record.name, record.claims):
@@ -86,13 +93,10 @@ class Claims:
 
     # What we did.
 
-    def sending(self, name: str, pool_uid: str, value: str, *, opening: bool) -> None:
-        """This process is about to write a claim: what it says, to tell it from what others write.
-
-        `opening`: the write is refused unless the node has no claim of anybody's.
-        """
+    def sending(self, name: str, pool_uid: str, value: str) -> None:
+        """This process is about to write a claim: what it says, to tell it from what others write."""
         node = self._nodes.get(name)
-        if node and (opening or node.own):
+        if node:
             node.wrote[pool_uid] = value
 
     def acknowledge(

@@ -112,7 +112,9 @@ class Node(Struct, gc=False):
     own: bool = False
     """Whether this process opened it, and nobody else has claimed it since: then all picks for it are known here."""
     wrote: dict[str, str] = field(default_factory=dict)
-    """Pool UID to the value that this process last sent, while it opens the node or is its own."""
+    """Pool UID to the value that this process last sent."""
+    others_wrote: float = -inf
+    """When this process last saw a claim here change that it had not written itself."""
 
     def warmth(self) -> Warmth:
         if not self.claims:

@@ -30,7 +30,7 @@ from ateplace.cluster.resources import Amounts
 from ateplace.cluster.state import Node, PoolOnNode, Warmth
 from extender.context import Case
 from extender.filter.placeholders import Names, steer
-from extender.fit import CHANGED, HELD_BACK, UNCLAIMED, answerable, capacity, drop, no_room, service, unfit
+from extender.fit import CHANGED, HELD_BACK, UNCLAIMED, answerable, capacity, drop, knows_all, no_room, service, unfit
 from extender.served import Service
 from extender.zones import ateoms_by_zone, zoned
 
@@ -120,8 +120,8 @@ def unserved(case: Case, names: Names) -> list[Node]:
             break
         takes = capacity(case, node)
         need -= max(1, min(takes, each) if each else takes)
-        if not answerable(case, node):
-            found.append(node)
+        if not answerable(case, node) and knows_all(case, node):
+            found.append(node)  # where another replica has claimed it lately, that one keeps the book
     return found
 
 
@@ -355,9 +355,9 @@ def _several(case: Case, warm: list[Node]) -> tuple[Node | None, tuple[str, ...]
 
 def _takes_uncounted(case: Case, node: Node) -> bool:
     """Whether the node takes this pod even if all that its pools have on their way went there, wherever they were
-    counted. No scheduler counts our cap, or pods without requests; all else it does."""
+    counted. No scheduler counts our cap, pods without requests, or what atelet serves; all else it does."""
     shape, pools = case.demand.shape, case.ledger.pools
-    if shape.requests is shape.counted and not case.rules.ateoms_per_node and not case.limits:
+    if shape.requests is shape.counted and not (case.rules.ateoms_per_node or case.limits or case.served):
         return True
     return capacity(case, node) > sum(pools[uid].picks for uid in node.pools)
 

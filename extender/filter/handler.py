@@ -215,7 +215,9 @@ class Filter:
             return case, True
         call.tried.add(node.name)
         try:
-            await self._claims.open(node, wanted.pool, write=write, read=read, until=call.until, also=also)
+            await self._claims.open(
+                node, wanted.pool, write=write, read=read, until=call.until, also=also, alone=case.served is not None
+            )
         except (errors.NotFound, errors.Conflict, errors.Invalid, errors.Forbidden) as error:
             self._note_refused(call, node.name, error)
             case.ledger.picks.forget(wanted.uid)
@@ -254,7 +256,8 @@ class Filter:
 
     def _claim_ahead(self, case: Case, choice: Choice) -> list[str]:
         read = partial(must_read, case)
-        return self._claims.ahead(choice.ahead, case.demand.pool, read=read, wary=self._is_wary(case))
+        alone = case.served is not None
+        return self._claims.ahead(choice.ahead, case.demand.pool, read=read, wary=self._is_wary(case), alone=alone)
 
     def _is_wary(self, case: Case) -> bool:
         return case.now < self._wary_until
@@ -304,7 +307,9 @@ class Filter:
             read = must_read(case, choice.node)
             if not read:
                 self._claim_ahead(case, choice)
-            await self._claims.open(choice.node, wanted.pool, write=not read, read=read, until=until)
+            await self._claims.open(
+                choice.node, wanted.pool, write=not read, read=read, until=until, alone=case.served is not None
+            )
             if not read:
                 return True
         return False
@@ -338,7 +343,9 @@ class Filter:
         case.ledger.picks.forget(case.demand.uid)
         if case.served and case.claims:
             read = partial(must_read, case)
-            self._claims.ahead(unserved(case, call.sent), case.demand.pool, read=read, wary=self._is_wary(case))
+            self._claims.ahead(
+                unserved(case, call.sent), case.demand.pool, read=read, wary=self._is_wary(case), alone=True
+            )
         reasons = refusals(case, dict.fromkeys(call.sent.all()), hold=call.holds, denied=self._denied)
         if not reasons:
             raise TryAgain("the call names no node")

@@ -217,7 +217,7 @@ def test_picks_in_flight_count_against_the_room_beside_atelet() -> None:
 
 def opened(known: Ledger, name: str, version: int = 2) -> None:
     """This process has opened the node for pool A."""
-    known.claims.sending(name, "A", "t", opening=True)
+    known.claims.sending(name, "A", "t")
     known.claims.acknowledge(name, f"{name}-uid", "A", value="t", version=version, sent=0, now=0, opened=True)
 
 
@@ -454,7 +454,7 @@ def test_a_node_that_we_opened_is_filled_at_once_and_one_that_somebody_else_clai
 def test_a_write_of_our_own_for_another_pool_leaves_the_node_ours() -> None:
     known = ledger(node("n1"))
     opened(known, "n1")
-    known.claims.sending("n1", "B", "u", opening=False)
+    known.claims.sending("n1", "B", "u")
     known.node_seen(structs.replace(node("n1", "A", "B", version=3), claims={"A": "t", "B": "u"}), 1)
     assert known.nodes["n1"].own, "the watch was quicker than the answer"
     known.node_seen(node("n1", version=4), 2)

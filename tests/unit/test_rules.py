@@ -99,7 +99,7 @@ def test_the_first_ateoms_go_to_different_nodes_and_the_rest_are_packed() -> Non
     for number in range(9):
         name = picked(asked(known, str(number)), *"abcd")
         assert name
-        known.claims.sending(name, "A", "t", opening=True)
+        known.claims.sending(name, "A", "t")
         known.claims.acknowledge(name, f"{name}-uid", "A", value="t", version=2, sent=0, now=0, opened=True)
         known.picks.assume(str(number), "A", name, SMALL, now=0)
         where += name

@@ -13,8 +13,9 @@ from ateplace.kube.objects import Toleration
 from ateplace.label_selectors import parse
 from extender.context import Case
 from extender.filter.choose import choose, refusals, unserved
+from extender.fit import passes
 from extender.protocol import Names
-from extender.served import INSTANCE_TYPE, SANDBOX_CLASS, wanted
+from extender.served import INSTANCE_TYPE, SANDBOX_CLASS, SHARED, wanted
 from tests.unit.cluster import atelet, case, ledger, node, pod, pool, template
 
 UNIT = Shape((("ate.dev/kvm", 1), ("cpu", 1000)), (("ate.dev/kvm", 1), ("cpu", 1000)))
@@ -58,17 +59,20 @@ def test_a_cold_node_that_may_have_it_is_claimed_and_refused_and_answered_once_i
 
 
 def test_a_node_whose_atelet_serves_none_is_given_up_and_remembered() -> None:
-    known = ledger(pool("A"), node("a", "A", taints=(MICROVM,)), atelet("a"))
+    known = ledger(pool("A"), node("a", taints=(MICROVM,)))
+    known.claims.sending("a", "A", "then")
+    known.node_seen(node("a", "A", version=2, taints=(MICROVM,)), 0.0)
+    known.atelet_seen(atelet("a"), 0.0)
     assert decided(known, "a") == ("", ["a"], {"a": "claimed, and waits for atelet to serve ate.dev/kvm"})
     assert decided(known, "a", now=59.0)[1] == ["a"]
     reason = "atelet was Ready there, and served no ate.dev/kvm"
     given_up: tuple[str, list[str], dict[str, str]] = ("", [], {"a": reason})
     assert decided(known, "a", now=61.0) == given_up
     known.atelet_gone("atelet-a", 70.0)
-    known.node_seen(node("a", version=2, taints=(MICROVM,)), 71.0)
+    known.node_seen(node("a", version=3, taints=(MICROVM,)), 71.0)
     assert decided(known, "a", now=72.0) == given_up, "or it would be claimed again and again"
     known.node_gone("a", 80.0)
-    known.node_seen(node("a", uid="other", version=3, taints=(MICROVM,)), 81.0)
+    known.node_seen(node("a", uid="other", version=4, taints=(MICROVM,)), 81.0)
     assert decided(known, "a", now=82.0)[1] == ["a"], "another machine"
 
 
@@ -103,6 +107,27 @@ def test_as_many_are_claimed_as_the_pods_need_by_the_units_that_others_have() ->
     for number in range(2):
         known.pod_seen(pod(f"there{number}", on="full", shape=UNIT), 1.0)
     assert decided(known, "full", *"abcd")[1] == ["a", "b", "c"], "five pods at two a node"
+
+
+def test_a_unit_that_another_replica_may_have_given_away_is_not_given_again() -> None:
+    """Two units and one ateom there; the other replica may have sent it the second pod that waits."""
+    waiting = [pod(name, shape=UNIT) for name in ("new", "second")]
+    known = ledger(pool("A"), *waiting, with_units(node("a"), 3), pod("first", on="a", shape=UNIT))
+    assert decided(known, "a")[0] == "a", "nobody has claimed it"
+    known.node_seen(with_units(node("a", "A", version=2), 3), 10.0)
+    assert decided(known, "a", now=11.0)[0] == "a", "there is one for each"
+    known.node_seen(with_units(node("a", "A", version=3), 2), 12.0)
+    assert decided(known, "a", now=13.0) == ("", [], {"a": SHARED})
+    assert passes(microvm(known), "a", SHARED), "so it is an error, and no reason to preempt"
+    assert decided(known, "a", now=131.0)[0] == "a", "what it answered is bound by now"
+    known.picks.assume("second", "A", "a", UNIT, now=131.0)
+    assert decided(known, "a", now=132.0)[2] == {"a": "no ate.dev/kvm is free"}
+
+
+def test_a_node_that_another_replica_waits_for_is_left_to_it() -> None:
+    known = ledger(pool("A"), pod("new", shape=UNIT), node("a", "A", taints=(MICROVM,)))
+    assert decided(known, "a", now=1.0)[1] == []
+    assert decided(known, "a", now=121.0)[1] == ["a"], "it does so no longer"
 
 
 def test_a_pod_that_asks_for_nothing_of_the_kind_goes_anywhere() -> None:

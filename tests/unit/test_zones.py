@@ -44,7 +44,7 @@ class Growing:
         assert choice is not None
         for version, each in enumerate((choice.node, *choice.ahead), 2):
             opened = not each.claims
-            self.known.claims.sending(each.name, "A", "t", opening=opened)
+            self.known.claims.sending(each.name, "A", "t")
             self.known.claims.acknowledge(
                 each.name, f"{each.name}-uid", "A", value="t", version=version, sent=0, now=0, opened=opened
             )
