@@ -42,8 +42,8 @@ UID = "0f0f0f0f-1111-2222-3333-444444444444"
 class Still(View):
     """A view of a cluster that does not change."""
 
-    def reason(self) -> str | None:
-        return None
+    def reason(self) -> str:
+        return ""
 
 
 def cluster(view: View, nodes: int, warm: int) -> None:

@@ -1,6 +1,6 @@
 """Making certificates, and judging them. No I/O, no clock: the time is an argument.
 
-    authority ──issue(wanted)──> Pair ──flaw() / needs_renewal()──> reason | None
+    authority ──issue(wanted)──> Pair ──flaw() / needs_renewal()──> reason | ""
 
 A certificate's life is counted from the moment it was made, an hour (BACKDATE) after its `notBefore`: the
 hour is for clocks that are behind, and must not make a short-lived certificate look old on its first day.
@@ -81,8 +81,8 @@ def issue(authority: Pair, wanted: Wanted, now: datetime, days: float) -> Pair:
     return _sign(builder, key, signer)
 
 
-def flaw(pair: Pair | None, wanted: Wanted, now: datetime) -> str | None:
-    """Why this pair cannot serve its purpose now; None when it can. Who signed it is not looked at."""
+def flaw(pair: Pair | None, wanted: Wanted, now: datetime) -> str:
+    """Why this pair cannot serve its purpose now; empty when it can. Who signed it is not looked at."""
     if pair is None:
         return "there is no certificate"
     try:
@@ -92,12 +92,10 @@ def flaw(pair: Pair | None, wanted: Wanted, now: datetime) -> str | None:
     return _out_of_time(leaf, now) or _unfit(leaf, wanted)
 
 
-def needs_renewal(
-    pair: Pair | None, wanted: Wanted, authorities: Iterable[x509.Certificate], now: datetime
-) -> str | None:
-    """Why a new leaf must be made; None when this one is good, known by its signer, and young enough."""
+def needs_renewal(pair: Pair | None, wanted: Wanted, authorities: Iterable[x509.Certificate], now: datetime) -> str:
+    """Why a new leaf must be made; empty when this one is good, known by its signer, and young enough."""
     reason = flaw(pair, wanted, now)
-    if reason is not None or pair is None:
+    if reason or pair is None:
         return reason
     leaf = load_pair(pair)
     if issuer_of(leaf, authorities) is None:
@@ -105,8 +103,8 @@ def needs_renewal(
     return due(leaf, now)
 
 
-def authority_flaw(pair: Pair | None, now: datetime) -> str | None:
-    """Why this cannot be used as an authority now; None when it can."""
+def authority_flaw(pair: Pair | None, now: datetime) -> str:
+    """Why this cannot be used as an authority now; empty when it can."""
     if pair is None:
         return "there is no authority"
     try:
@@ -124,10 +122,10 @@ def authority_flaw(pair: Pair | None, now: datetime) -> str | None:
     return _out_of_time(certificate, now)
 
 
-def due(certificate: x509.Certificate, now: datetime) -> str | None:
+def due(certificate: x509.Certificate, now: datetime) -> str:
     """Whether renewal has fallen due by age, as a reason."""
     moment = renewal_time(certificate)
-    return f"renewal was due at {moment:%Y-%m-%dT%H:%M:%SZ}" if now >= moment else None
+    return f"renewal was due at {moment:%Y-%m-%dT%H:%M:%SZ}" if now >= moment else ""
 
 
 def renewal_time(certificate: x509.Certificate) -> datetime:
@@ -143,15 +141,15 @@ def life(certificate: x509.Certificate) -> timedelta:
     return whole - BACKDATE if whole > BACKDATE else whole
 
 
-def _out_of_time(certificate: x509.Certificate, now: datetime) -> str | None:
+def _out_of_time(certificate: x509.Certificate, now: datetime) -> str:
     if now >= certificate.not_valid_after_utc:
         return f"it expired at {certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}"
     if now < certificate.not_valid_before_utc:
         return f"it is not valid before {certificate.not_valid_before_utc:%Y-%m-%dT%H:%M:%SZ}"
-    return None
+    return ""
 
 
-def _unfit(leaf: x509.Certificate, wanted: Wanted) -> str | None:
+def _unfit(leaf: x509.Certificate, wanted: Wanted) -> str:
     names = {name.lower() for name in dns_names(leaf)}
     if not names:
         return "it names no DNS name"
@@ -161,10 +159,10 @@ def _unfit(leaf: x509.Certificate, wanted: Wanted) -> str | None:
     try:
         purposes = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
-        return None
+        return ""
     except FOREIGN_ERRORS as error:
         return f"its extensions cannot be read: {error}"
-    return None if PURPOSE[wanted.use] in purposes else f"it is not for use as a {wanted.use.value}"
+    return "" if PURPOSE[wanted.use] in purposes else f"it is not for use as a {wanted.use.value}"
 
 
 def _builder(

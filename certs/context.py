@@ -29,7 +29,7 @@ def check(material: Material, names: Sequence[str], *, client_ca: bool, now: dat
     there.
     """
     reason = flaw(material.pair, Wanted(Use.SERVER, tuple(names)), now)
-    if reason is not None:
+    if reason:
         raise CertificateError(reason)
     if client_ca and not material.authorities.strip():
         raise CertificateError("ca.crt is missing, which says whose clients to accept")

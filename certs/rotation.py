@@ -43,8 +43,8 @@ class Phase(StrEnum):
 class Leaf:
     """One leaf's Secret."""
 
-    needs_renewal: str | None
-    """Why a new one should be made, by `authority.needs_renewal`."""
+    needs_renewal: str
+    """Why a new one should be made, by `authority.needs_renewal`; empty when none should."""
     issuer: Fingerprint | None
     """Which of the trusted authorities signed it; None when it cannot serve at all."""
     bundle: frozenset[Fingerprint]
@@ -75,9 +75,9 @@ class World:
     scheduler: Scheduler
     injected: bool
     """Whether our webhook configuration's caBundle holds exactly the trusted authorities (or there is none)."""
-    flaw: str | None = None
+    flaw: str = ""
     """Why the current authority cannot sign."""
-    due: str | None = None
+    due: str = ""
     """Why the current authority should be changed in time."""
 
     @property

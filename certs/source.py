@@ -98,18 +98,18 @@ class CertificateSource:
                 self._refuse(reason, reason)
                 return False
 
-    def accepts(self, connection: ssl.SSLObject | ssl.SSLSocket) -> str | None:
-        """Why this client may not stay, or None when it may. To be asked once, right after the handshake.
+    def accepts(self, connection: ssl.SSLObject | ssl.SSLSocket) -> str:
+        """Why this client may not stay; empty when it may. To be asked once, right after the handshake.
 
         The name must be one of the DNS names of the client's certificate, letter for letter; its common name
         and wildcards do not count. A connection that is refused is to be aborted without an answer.
         """
         if self._client_name is None:
-            return None
+            return ""
         names = (connection.getpeercert() or {}).get("subjectAltName", ())
         given = [str(entry[1]) for entry in names if entry[0] == "DNS"]
         if self._client_name in given:
-            return None
+            return ""
         metrics.REFUSED_CLIENTS.labels(self.name).inc()
         return f"the client is called {', '.join(given) or 'nothing'}, not {self._client_name}"
 

@@ -49,8 +49,8 @@ async def survey(
         # The step that wants to put it right will fail and say so; everything else can go on.
         configuration, readable = None, False
     flaw = authority.authority_flaw(found.pair() if found else None, now)
-    current = found.certificates(files.CERTIFICATE)[:1] if found and flaw is None else []
-    previous = found.certificates(PREVIOUS) if found and flaw is None else []
+    current = found.certificates(files.CERTIFICATE)[:1] if found and not flaw else []
+    previous = found.certificates(PREVIOUS) if found and not flaw else []
     trusted = (*current, *previous)
     injected = readable and not (configuration and repair(configuration, bundle(trusted)))
     world = rotation.World(
@@ -60,7 +60,7 @@ async def survey(
         await scheduler.look(),
         injected,
         flaw,
-        authority.due(current[0], now) if current else None,
+        authority.due(current[0], now) if current else "",
     )
     recovered = tuple(_living(tuple(leaves.values()), now))
     return Survey(found, leaves, configuration, trusted, recovered, world)
@@ -70,7 +70,7 @@ def _leaf(entry: Entry, secret: Secret | None, trusted: Sequence[x509.Certificat
     pair = secret.pair() if secret else None
     published = frozenset(map(fingerprint, secret.certificates(files.AUTHORITIES))) if secret else frozenset()
     issuer = None
-    if pair is not None and authority.flaw(pair, entry.wanted, now) is None:
+    if pair is not None and not authority.flaw(pair, entry.wanted, now):
         issuer = issuer_of(load_pair(pair), trusted)
     reason = authority.needs_renewal(pair, entry.wanted, trusted, now)
     return rotation.Leaf(reason, fingerprint(issuer) if issuer else None, published, entry.for_scheduler)

@@ -99,7 +99,7 @@ async def role(runtime: Runtime) -> AsyncIterator[None]:
         name=names.EXTENDER_SERVICE,
     )
     serving = False
-    runtime.health.add("extender", lambda: None if serving else "waiting for a certificate")
+    runtime.health.add("extender", lambda: "" if serving else "waiting for a certificate")
     view = View.of(runtime)
     verbs = Verbs(runtime.kube, view, settings)
     runtime.health.page("explain", lambda request: _explain(verbs, request))

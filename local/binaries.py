@@ -46,7 +46,7 @@ def present(wanted: Sequence[Binary] = BINARIES) -> dict[str, Path]:
     """What needs no work: given by the environment, or in the cache."""
     found = {path.name: path for binary in wanted if _executable(path := cache.binaries() / binary.name)}
     for path in reversed(_given(wanted)):
-        if _unfit(path) is None:
+        if not _unfit(path):
             found[path.name] = path
     return found
 
@@ -63,7 +63,7 @@ def _executable(path: Path) -> bool:
 
 
 @functools.cache
-def _unfit(path: Path) -> str | None:
+def _unfit(path: Path) -> str:
     """Why a binary that was given cannot be one of this plane's. The parts must fit each other, so it has to be of the
     minor version that we use. Asked once: nobody changes it while we run."""
     arguments = ["version", "--client"] if path.name == "kubectl" else ["--version"]
@@ -75,7 +75,7 @@ def _unfit(path: Path) -> str | None:
     found = VERSION.search(asked.stdout)
     if found is None:
         return f"it says no version when asked, and {wanted} is needed"
-    return None if found["minor"] == wanted else f"it is version {found[0]}, and {wanted} is needed"
+    return "" if found["minor"] == wanted else f"it is version {found[0]}, and {wanted} is needed"
 
 
 def _fill(say: Say, wanted: Sequence[Binary]) -> None:

@@ -135,7 +135,7 @@ async def role(runtime: Runtime) -> AsyncIterator[None]:
         name=names.WEBHOOK_SERVICE,
     )
     serving = False
-    runtime.health.add("webhook", lambda: None if serving else "waiting for a certificate")
+    runtime.health.add("webhook", lambda: "" if serving else "waiting for a certificate")
     runtime.health.add("webhook pools", pools.unready)
     runtime.health.add("webhook priority classes", classes.unready)
     runtime.spawn(pools.watch.run(), "watch of WorkerPools")

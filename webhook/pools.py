@@ -131,8 +131,8 @@ class Pools:
             look.answer.set_result(uid)
             self._end(key, look)
 
-    def unready(self) -> str | None:
-        """Why pods should not be sent here."""
+    def unready(self) -> str:
+        """Why pods should not be sent here; empty when they may."""
         if not self.watch.synced.is_set():
             return "the list of WorkerPools has not arrived yet"
         return stale(self.watch.staleness(), self._stale_after)
@@ -215,16 +215,16 @@ class DefaultClasses:
         """They are the keys."""
         return self.watch.store
 
-    def unready(self) -> str | None:
-        """Why pods should not be sent here."""
+    def unready(self) -> str:
+        """Why pods should not be sent here; empty when they may."""
         if not self.watch.synced.is_set():
             return "the list of PriorityClasses has not arrived yet"
         return stale(self.watch.staleness(), self._stale_after)
 
 
-def stale(seconds: float, limit: float) -> str | None:
-    """A watch that is too old, as a reason."""
-    return f"no sign of life from the API server for {seconds:.0f} s" if seconds > limit else None
+def stale(seconds: float, limit: float) -> str:
+    """Why a watch is too old; empty when it is not."""
+    return f"no sign of life from the API server for {seconds:.0f} s" if seconds > limit else ""
 
 
 def _valid(name: str) -> bool:

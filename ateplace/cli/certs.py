@@ -153,11 +153,11 @@ async def _report(keeper: Keeper) -> dict[str, Any]:
     }
 
 
-def _judgement(seen: Survey, name: str) -> str | None:
+def _judgement(seen: Survey, name: str) -> str:
     leaf = seen.world.leaves[name]
     if leaf.needs_renewal:
         return leaf.needs_renewal
-    return None if leaf.issuer == seen.world.current else "it is signed by the previous authority"
+    return "" if leaf.issuer == seen.world.current else "it is signed by the previous authority"
 
 
 def _injected(seen: Survey) -> str:
@@ -172,7 +172,7 @@ def _scheduler(world: rotation.World) -> str:
     return "not in step" if world.scheduler.restartable else "not ours to restart"
 
 
-def _row(name: str, secret: Secret | None, reason: str | None) -> dict[str, Any]:
+def _row(name: str, secret: Secret | None, reason: str) -> dict[str, Any]:
     certificates = secret.certificates(files.CERTIFICATE) if secret else []
     row: dict[str, Any] = {"secret": name, "state": reason or "good"}
     return row | (_details(certificates[0]) if certificates else {})

@@ -154,8 +154,8 @@ class View:
         """Let nothing be decided from this view any more."""
         self._distrusted = reason
 
-    def reason(self) -> str | None:
-        """Why nothing may be decided from the ledger now; None when it may."""
+    def reason(self) -> str:
+        """Why nothing may be decided from the ledger now; empty when it may."""
         if self._distrusted:
             return self._distrusted
         for watch in self.watches:
@@ -167,7 +167,7 @@ class View:
         age = self._clock() - self._consistent
         if age > self._stale_after:
             return f"the API server has answered no consistent read for {age:.0f} s"
-        return None
+        return ""
 
     async def read_consistently(self) -> None:
         """For ever, ask now and then for one Node as etcd has it: an API server that cannot say should not be believed

@@ -28,8 +28,8 @@ from ateplace.process.turns import Turns
 
 log = logging.getLogger(__name__)
 
-Check = Callable[[], str | None]
-"""None: ready. Otherwise why not, in a few words."""
+Check = Callable[[], str]
+"""Why the process is not ready, in a few words; empty when it is."""
 Page = Callable[[Request], Response]
 
 LIMITS: Final = Limits(body_bytes=1024, max_connections=64, per_address=16, request_deadline=5.0)
@@ -94,7 +94,7 @@ class Health:
             except Exception as error:
                 log.exception("health check failed", extra={"check": name})
                 reason = f"the check failed: {error}"
-            if reason is not None:
+            if reason:
                 found.append(f"{name}: {reason}")
         return found
 

@@ -84,8 +84,8 @@ UNFINISHED: Final = frozenset({Phase.HEAD, Phase.BODY, Phase.REFUSED, Phase.CLOS
 """Where a connection waits for its client alone, who owes the rest of a request or an end."""
 
 
-Accepts = Callable[[ssl.SSLObject], str | None]
-"""Why a client may not stay, judged by its certificate right after the handshake; None when it may."""
+Accepts = Callable[[ssl.SSLObject], str]
+"""Why a client may not stay, judged by its certificate right after the handshake; empty when it may."""
 
 
 class Guard:
@@ -151,7 +151,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         tls = transport.get_extra_info("ssl_object")
         reason = "it does not speak TLS" if tls is None else accepts(tls)
-        if reason is not None:
+        if reason:
             log.warning("client refused", extra={"reason": reason})
             self.guard.refused("client")
             self._closing()

@@ -55,7 +55,7 @@ class Runtime:
         self._shared: dict[type, object] = {}
         self._servers: list[Server] = []
         self._interrupt: asyncio.Task[Any] | None = None
-        self.health.add("process", lambda: "stopping" if self.stopping.is_set() else None)
+        self.health.add("process", lambda: "stopping" if self.stopping.is_set() else "")
 
     def spawn(self, coro: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run something beside the roles; an exception that escapes it ends the process with 1."""

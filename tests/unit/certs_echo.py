@@ -85,7 +85,7 @@ async def serving(source: CertificateSource) -> AsyncIterator[Echo]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         reason = source.accepts(writer.get_extra_info("ssl_object"))
-        if reason is not None:
+        if reason:
             echo.refusals.append(reason)
         else:
             writer.write(await reader.readline())

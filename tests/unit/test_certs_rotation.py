@@ -43,7 +43,7 @@ LEAVES = ("webhook", "extender", "scheduler")
 
 
 def leaf(issuer: str | None = "new", bundle: frozenset[str] = frozenset({"new"}), **more: object) -> Leaf:
-    return replace(Leaf(None, issuer, bundle), **more)  # type: ignore[arg-type]
+    return replace(Leaf("", issuer, bundle), **more)  # type: ignore[arg-type]
 
 
 def world(
@@ -55,7 +55,7 @@ def world(
     restartable: bool = True,
     injected: bool = True,
     current: str | None = "new",
-    due: str | None = None,
+    due: str = "",
 ) -> World:
     trusted = previous | ({current} if current else frozenset())
     scheduler = Scheduler(trust_mark(trusted if trusts is None else trusts), running, restartable)
@@ -290,8 +290,8 @@ class Change(RuleBasedStateMachine):
         for name, secret in self.secrets.items():
             value = secret.versions[-1][1]
             assert isinstance(value, Secret)
-            known = value.issuer if value.issuer in trusted else None
-            reason = None if known else "it is signed by an unknown authority"
+            known = value.issuer if value.issuer in trusted else ""
+            reason = "" if known else "it is signed by an unknown authority"
             leaves[name] = Leaf(reason, known, value.bundle, for_scheduler=name == "extender")
         mark = str(self.mark.versions[-1][1])
         running = all(pod.mark == mark for pod in self.schedulers)

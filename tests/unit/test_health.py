@@ -38,21 +38,21 @@ def test_a_process_without_checks_is_ready(running: Running) -> None:
 
 
 def test_every_reason_is_told_and_forgotten_when_it_is_over(running: Running, health: Health) -> None:
-    reason: str | None = "the list of pools has not arrived"
+    reason: str = "the list of pools has not arrived"
     health.add("pools", lambda: reason)
     health.add("nodes", lambda: "stale for 80 s")
-    health.add("fine", lambda: None)
+    health.add("fine", lambda: "")
     found = get(running, "/readyz")
     assert (found.status, found.body) == (503, b"pools: the list of pools has not arrived\nnodes: stale for 80 s\n")
     assert b"ateplace_ready 0.0" in get(running, "/metrics").body
-    reason = None
+    reason = ""
     health.remove("nodes")
     assert get(running, "/readyz").status == 200
     assert b"ateplace_ready 1.0" in get(running, "/metrics").body
 
 
 def test_a_check_that_fails_is_a_reason(running: Running, health: Health) -> None:
-    def broken() -> str | None:
+    def broken() -> str:
         raise RuntimeError("broken on purpose")
 
     health.add("broken", broken)
@@ -61,9 +61,9 @@ def test_a_check_that_fails_is_a_reason(running: Running, health: Health) -> Non
 
 
 def test_a_name_is_taken_once(health: Health) -> None:
-    health.add("pools", lambda: None)
+    health.add("pools", lambda: "")
     with pytest.raises(ValueError, match="already a check named 'pools'"):
-        health.add("pools", lambda: None)
+        health.add("pools", lambda: "")
 
 
 def test_a_process_that_is_not_ready_still_lives(running: Running, health: Health) -> None:

@@ -464,7 +464,7 @@ def test_a_client_that_is_not_accepted_is_dropped_before_it_is_heard() -> None:
         heard.append(1)
         return Response("")
 
-    def accepts(connection: ssl.SSLObject) -> str | None:
+    def accepts(connection: ssl.SSLObject) -> str:
         return f"its cipher is {connection.cipher()}"
 
     app = Starlette(routes=[Route("/", listening, methods=["POST"])])

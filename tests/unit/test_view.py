@@ -45,7 +45,7 @@ def test_nothing_may_be_decided_once_a_watch_has_been_silent_for_too_long(view: 
     for watch in view.watches:
         watch.synced.set()
         watch.staleness = lambda: 74.0  # type: ignore[method-assign]
-    assert view.reason() is None
+    assert not view.reason()
     view.nodes.staleness = lambda: 76.0  # type: ignore[method-assign]
     assert view.reason() == "the watch of nodes has been silent for 76 s"
 
@@ -73,14 +73,14 @@ def test_nothing_may_be_decided_once_the_api_server_has_answered_no_consistent_r
                 watch.staleness = lambda: 0.0  # type: ignore[method-assign]
             reading = asyncio.create_task(view.read_consistently())
             now += 10
-            await until(lambda: view.reason() is None)
+            await until(lambda: not view.reason())
             cut_off = True
             asked = len(server.requests)
             await until(lambda: len(server.requests) > asked)
             now += 10
             await until(lambda: view.reason() == "the API server has answered no consistent read for 10 s")
             cut_off = False
-            await until(lambda: view.reason() is None)
+            await until(lambda: not view.reason())
             reading.cancel()
 
     asyncio.run(main())

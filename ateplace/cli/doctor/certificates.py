@@ -27,7 +27,7 @@ async def check(look: Look) -> list[Finding]:
     return found
 
 
-def _judge(name: str, secret: Secret | None, reason: str | None, now: datetime, look: Look) -> Finding:
+def _judge(name: str, secret: Secret | None, reason: str, now: datetime, look: Look) -> Finding:
     if secret is None or reason:
         return fail(f"{name}: {reason or 'there is no certificate'}", repair(look))
     certificate = load_pair(secret.pair())
