@@ -290,7 +290,7 @@ class Change(RuleBasedStateMachine):
         for name, secret in self.secrets.items():
             value = secret.versions[-1][1]
             assert isinstance(value, Secret)
-            known = value.issuer if value.issuer in trusted else ""
+            known = value.issuer if value.issuer in trusted else None
             reason = "" if known else "it is signed by an unknown authority"
             leaves[name] = Leaf(reason, known, value.bundle, for_scheduler=name == "extender")
         mark = str(self.mark.versions[-1][1])
