@@ -41,7 +41,7 @@ def pod(namespace: str, node: str, labels: dict[str, str]) -> Object:
 
 
 class Crowd:
-    """Pools, each in a namespace of its own, and pods that are bound and that nobody runs."""
+    """Pools, each in a namespace of its own, and pods that are bound and that no kubelet runs."""
 
     def __init__(self, plane: ControlPlane, nodes: list[str], pools: int) -> None:
         self.plane = plane
@@ -54,7 +54,7 @@ class Crowd:
         async def make(namespace: str) -> None:
             await kube.create("/api/v1/namespaces", {"metadata": {"name": namespace}}, Bare)
             path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
-            while not await there(kube, path):  # noqa: ASYNC110 - the controller manager tells nobody
+            while not await there(kube, path):  # noqa: ASYNC110 - the controller manager sends no event for it
                 await asyncio.sleep(0.1)
             body = {
                 "apiVersion": "ate.dev/v1alpha1",

@@ -66,7 +66,7 @@ class Burst:
     served: list[float]
     """From then to a Ready atelet on its node."""
     whole: float
-    """From the scaling of the pool to the last one bound: what somebody who scales it sees."""
+    """From the scaling of the pool to the last one bound: what an operator who scales it sees."""
 
 
 class Bench:

@@ -69,7 +69,7 @@ class Us:
             "certs.managed": "false",
             "reconciler.workers": WORKERS,
             "reconciler.resync": resync,
-            "reconciler.atelet_late": 1e6,  # nobody runs atelet here
+            "reconciler.atelet_late": 1e6,  # no atelet runs here
         }
         argv = [
             sys.executable,

@@ -67,7 +67,7 @@ def save(name: str, title: str, what: RenderableType) -> None:
     console.print(Group(Text(f"$ {title}", style="bold"), Text(), what))
     IMAGES.mkdir(exist_ok=True)
     drawn = console.export_svg(title=title, unique_id=f"ateplace-{name}")
-    # Whoever looks at a page of ours must not fetch a font from somewhere else.
+    # A reader's browser must not fetch a font from another server.
     (IMAGES / f"{name}.svg").write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))
 
 

@@ -6,7 +6,7 @@
     ahead    open or touch without waiting, for the pods that come next
 
 The patch carries the Node's uid, so that a Node recreated under its name is refused by the API server; it never
-creates anything, and it is idempotent. One that opens a node carries the version in which nobody had claimed it, so
+creates anything, and it is idempotent. One that opens a node carries the version in which it had no claim, so
 that of two replicas only one opens it; and one that is to keep the book of its units (`extender.served`) the version in
 which others had written nothing lately. When its outcome is unknown we read the Node: either our very value is there,
 with the label, or it is sent again, as long as the caller's deadline allows.
@@ -86,7 +86,7 @@ class ClaimWriter:
         self, nodes: Iterable[Node], pool: str, *, read: Callable[[Node], bool], wary: bool, alone: bool = False
     ) -> list[str]:
         """Begin to claim; who needs one of them meanwhile waits for the same write. `wary`: one that must be read is
-        only read, and claimed when somebody needs it and it is known to have room. Which ones are being claimed."""
+        only read, and claimed when a pod needs it and it is known to have room. Which ones are being claimed."""
         claimed = []
         for node in nodes:
             unread = read(node)
@@ -149,7 +149,7 @@ class ClaimWriter:
                     continue
             except errors.Refused as error:
                 if guard and attempt < ATTEMPTS - 1 and isinstance(error, errors.Conflict):
-                    # It has changed since: somebody has claimed it, we for another pool, or it is only its status.
+                    # It has changed since: claimed by another replica, or by us for another pool, or in status only.
                     found = (await self._kube.get(path, Written, deadline=within)).metadata
                     fresh = {pool: value for pool, value in _claimed(found).items() if claimed.get(pool) != value}
                     if found.uid == uid and self._ledger.claims.is_ours(name, fresh):

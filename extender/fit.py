@@ -222,7 +222,7 @@ def answerable(case: Case, node: Node) -> bool:
 
 
 def passes(case: Case, name: str, reason: str) -> bool:
-    """Whether a reason passes by itself, within seconds, so that nobody should be preempted for it."""
+    """Whether a reason passes by itself, within seconds, so that no pod should be preempted for it."""
     if reason == COMING:
         node = case.ledger.nodes.get(name)
         return node is not None and case.now - node.claimed_since < case.rules.atelet_unready_seconds

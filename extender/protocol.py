@@ -38,7 +38,7 @@ class BadCall(AteplaceError):
 
 
 class Names:
-    """The node names of a call, as bytes until somebody needs more than to look a few of them up.
+    """The node names of a call, as bytes until more than a few of them are looked up.
 
     Thousands of names cost more to decode than everything else in a call. Node names are DNS names, which JSON never
     escapes, so a name is in the list exactly when it is there in quotes; should anything be escaped after all, the
@@ -89,7 +89,7 @@ class WireArgs(Struct, rename=CASING, gc=False):
 
 class FilterResult(Struct, rename=CASING, omit_defaults=True, gc=False):
     """`{}` would mean that no node fits. A node in no list counts as unresolvable, so an answer with nodes names no
-    others: nobody reads them, and thousands of names cost more than the decision."""
+    others: no scheduler reads them, and thousands of names cost more than the decision."""
 
     node_names: list[str] | None = None
     unresolvable: dict[str, str] | None = None
@@ -129,7 +129,7 @@ def extender_args(body: bytes) -> ExtenderArgs:
     """A call of filter or prioritize; raises BadCall when it is none.
 
     The scheduler writes the names last, and JSON escapes quotes in strings, so this mark is a key. What comes before it
-    is decoded alone; should that not be a whole object, because somebody else wrote it, everything is.
+    is decoded alone; should that not be a whole object, because another client wrote it, everything is.
     """
     at = body.find(MARK)
     if at >= 0 and body.endswith(b"]}"):

@@ -36,7 +36,7 @@ class Balancer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.refused = 0
-        """Connections for which nobody was ready."""
+        """Connections for which no backend was ready."""
 
     def start(self) -> None:
         """Listen; raises OSError when an address is taken."""

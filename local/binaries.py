@@ -65,7 +65,7 @@ def _executable(path: Path) -> bool:
 @functools.cache
 def _unfit(path: Path) -> str:
     """Why a binary that was given cannot be one of this plane's. The parts must fit each other, so it has to be of the
-    minor version that we use. Asked once: nobody changes it while we run."""
+    minor version that we use. Asked once: it does not change while we run."""
     arguments = ["version", "--client"] if path.name == "kubectl" else ["--version"]
     try:
         asked = subprocess.run([str(path), *arguments], capture_output=True, text=True, timeout=PATIENCE)

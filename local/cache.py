@@ -24,7 +24,7 @@ def binaries() -> Path:
 
 @contextlib.contextmanager
 def locked(say: Say) -> Iterator[None]:
-    """Hold the cache's lock; the kernel drops it with the process, so a killed build blocks nobody."""
+    """Hold the cache's lock; the kernel drops it with the process, so a killed build blocks no other."""
     root().mkdir(parents=True, exist_ok=True)
     with (root() / ".lock").open("w") as handle:
         try:

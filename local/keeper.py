@@ -3,7 +3,7 @@
 A keeper is a small process of its own (this file, run by its path, standard library only) that starts every other
 process for us, makes and holds the plane's directory, and reads our orders from a pipe. When the pipe closes, because
 we stopped or because we were killed in whatever way, it kills what it started and removes the directory. As the
-keeper is their parent there is no moment at which a child exists and nobody answers for it.
+keeper is their parent there is no moment at which a child exists without a parent that will end it.
 """
 
 import contextlib
@@ -86,7 +86,7 @@ class Keeper:
                 raise RuntimeError(f"{order['do']} {order['name']}: {error}") from error
 
     def _answer(self, number: int) -> Any:
-        """The answer to one order. Those to earlier ones, which somebody was interrupted waiting for, are skipped."""
+        """The answer to one order. Those to earlier ones, whose caller was interrupted, are skipped."""
         said: dict[str, Any] = {}
         while said.get("order") != number:
             line = self._process.stdout.readline() if self._process.stdout else ""
@@ -145,7 +145,7 @@ def _keep(prefix: str) -> None:
         _say(0, value=directory)
         for line in sys.stdin:
             if not line.endswith("\n"):
-                break  # whoever wrote it was killed meanwhile
+                break  # its writer was killed meanwhile
             order = json.loads(line)
             try:
                 _say(order["order"], value=_obey(order, children))

@@ -1,8 +1,8 @@
 """Ports and loopback networks that are ours for as long as we hold them.
 
 A reserved port is bound, not listened on, with SO_REUSEPORT and SO_REUSEADDR. The Kubernetes binaries and etcd can
-share a port by the one, our own servers by the other; nobody else is given it in between, and the kernel frees it with
-our process.
+share a port by the one, our own servers by the other; no other program is given it in between, and the kernel frees it
+with our process.
 """
 
 import errno

@@ -162,7 +162,7 @@ def _once(plane: ControlPlane, witness: Witness, steps: Sequence[Step]) -> int:
 
 
 def _show_logs(plane: ControlPlane) -> None:
-    """The last words of everything, for whoever has to find out why a step went wrong."""
+    """The last words of everything, for finding out why a step went wrong."""
     for log in sorted((plane.directory / "logs").glob("ate*.log")):
         say(f"{log.stem} said last:")
         for line in log.read_text("utf-8", "replace").splitlines()[-LAST_LINES:]:

@@ -56,7 +56,7 @@ class Witness:
     def violations(self) -> list[str]:
         """Every binding since the last call that came too early, once both watches have caught up with the present.
 
-        Raises LocalError when there may be one that nobody can know of.
+        Raises LocalError when there may be one that the watch missed.
         """
         present = [item for path in (NODES, PODS) for item in self._plane.api.list(path)]
         wanted = {item["metadata"]["uid"]: int(item["metadata"]["resourceVersion"]) for item in present}
@@ -67,7 +67,7 @@ class Witness:
         with self._lock:
             gaps, self.gaps = self.gaps, []
             if gaps:
-                raise LocalError(f"nobody can say whether a pod was bound too early: {'; '.join(gaps)}")
+                raise LocalError(f"it cannot be known whether a pod was bound too early: {'; '.join(gaps)}")
             fresh = self._bindings[self._judged :]
             self._judged = len(self._bindings)
             return [complaint for binding in fresh if (complaint := self._judge(*binding))]

@@ -89,7 +89,7 @@ class Election:
 
     @property
     def holder(self) -> str:
-        """Who leads, as far as we know; empty when nobody does."""
+        """Who leads, as far as we know; empty when no process does."""
         return self._seen.holder if self._seen else ""
 
     @property
@@ -144,7 +144,7 @@ class Election:
                     return
                 backoff.reset()
             except errors.Conflict:
-                log.debug("somebody else was quicker")
+                log.debug("another replica was quicker")
             except errors.KubeError as error:
                 log.warning("cannot reach the lease", extra={"error": str(error)})
                 await asyncio.sleep(backoff.delay())
@@ -196,7 +196,7 @@ class Election:
                 log.warning("cannot renew the lease yet", extra={"error": str(error)})
 
     async def _renew(self) -> bool:
-        """False when somebody else has it, or nobody: one that is gone can be made anew by anybody."""
+        """False when another replica has it, or none: a Lease that is gone can be made anew by any of them."""
         held = self._seen
         try:
             for _ in range(2):  # over what we know of, then over what there is

@@ -10,7 +10,7 @@ CLAIMS_REFUSED: Final = metrics.counter(
     "claims_refused_total", "Claims that a node has no room for in its annotations."
 )
 LABELS_REPAIRED: Final = metrics.counter(
-    "node_labels_repaired_total", "Node labels set or removed because somebody else had changed them."
+    "node_labels_repaired_total", "Node labels set or removed because another client had changed them."
 )
 NODES_CLAIMED: Final = metrics.gauge("nodes_claimed", "Nodes with at least one claim.")
 ATELET_LATE: Final = metrics.gauge(

@@ -2,13 +2,13 @@
 
     Terminating, within its grace          draining
     Terminating, and its grace is over     overdue
-    of a ReplicaSet that goes              overdue: nobody has deleted it yet, and somebody is about to
-    of anything else                       staying: nobody is going to delete it
+    of a ReplicaSet that goes              overdue: not deleted yet, and the garbage collector is about to
+    of anything else                       staying: no controller is going to delete it
 
 Whether pods stay cannot be read from the pool: the garbage collector may have orphaned them and taken its own finalizer
 off before we look, or before we were started. So their owners are asked: pods of a ReplicaSet that has, or is without,
 a living Deployment stay, and so do pods without a controller. The same is asked of placeholders: their Deployment is
-ours and goes in every case (`reconciler.headroom`), but somebody may have orphaned them; those of a pool that is gone
+ours and goes in every case (`reconciler.headroom`), but a client may have orphaned them; those of a pool that is gone
 hold nothing.
 
 Which pods are the pool's is said by the UID label, so that one that was renamed out of its ReplicaSet is found, too.
@@ -28,7 +28,7 @@ from ateplace.kube.objects import Bare, Metadata, OwnerReference
 SLACK: Final = 30.0
 """Seconds by which a pod may be over its grace: kubelets report late, and our clock is not the API server's."""
 SETS: Final = 16
-"""Most ReplicaSets that one look reads. Whoever may create pods can name any number of owners."""
+"""Most ReplicaSets that one look reads. A client that may create pods can name any number of owners."""
 
 
 class Fates(Struct):
@@ -76,7 +76,7 @@ class PoolPods:
         return seconds_left(meta, self._clock())
 
     async def _stays(self, record: PoolRecord, owner: OwnerReference, deployments: Set[str]) -> bool:
-        """Whether nobody is about to delete a ReplicaSet."""
+        """Whether a ReplicaSet is going to stay."""
         try:
             path = paths.REPLICA_SETS.named(owner.name, record.namespace)
         except errors.NotFound:

@@ -7,14 +7,14 @@ Kubernetes' garbage collector deletes what a pool owns in the background only on
 finalizer keeps it, so we delete its Deployments ourselves: those that it controls, or that have no other owner. In the
 foreground the collector does so as well, and it does not matter who is first.
 
-Nothing is waited for that nobody will end (`reconciler.pool_pods` says what that is). Pods that stay keep the old UID's
-claims for as long as they live, which needs no finalizer. How many pods our watch counts only paces the looks: what
-nobody can find, nobody must wait for.
+Only pods that are going to end are waited for (`reconciler.pool_pods` says which those are). Pods that stay keep the
+old UID's claims for as long as they live, which needs no finalizer. How many pods our watch counts only paces the
+looks: a pod that a list does not show is not waited for.
 
 Pods within their grace, which may be an hour, are *draining*: that is as it should be, and said as such. What is over
 its grace, or is not deleted although its Deployment is, is stuck, and warned about.
 
-Letting go too early is harmless: claims of a pool that is gone are released like any other's that nobody uses. So
+Letting go too early is harmless: claims of a pool that is gone are released like any other unused ones. So
 claims are waited for only for a moment: a Node that does not take our writes must not keep a pool. Claims that were
 written lately, and so have to linger (`reconciler.claims.plan`), are not waited for at all.
 """
@@ -149,7 +149,7 @@ class Pools:
         return None
 
     def forget(self) -> None:
-        """At the end of a term: whoever leads now knows how long they have waited."""
+        """At the end of a term: the next leader measures for itself how long they have waited."""
         self._deletions.clear()
         self._wrong.clear()
 

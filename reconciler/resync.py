@@ -82,7 +82,7 @@ class Compare:
         for queue, before in forgotten.items():
             for key in before & self._unknown(queue):
                 metrics.MISSED.labels(queue.name).inc()
-                log.error("something was due and nobody had said so", extra={"queue": queue.name, "key": key})
+                log.error("a key was due and was not in its queue", extra={"queue": queue.name, "key": key})
                 queue.add(key)
 
     def _unknown(self, queue: Queue) -> set[str]:

@@ -27,7 +27,7 @@ from reconciler import metrics
 log = logging.getLogger(__name__)
 
 Handle = Callable[[str], Awaitable[float | None]]
-"""Looks at a key; the answer is when to look again (seconds), or None for "when somebody adds it"."""
+"""Looks at a key; the answer is when to look again (seconds), or None for "when it is added again"."""
 
 FIRST_DELAY = 0.05
 LONGEST_DELAY = 30.0
@@ -166,7 +166,7 @@ class Queue:
             failed, outcome = False, "ok"
         except errors.Conflict as error:
             outcome, most = "conflict", CONFLICTS
-            log.debug("somebody else wrote first", extra=self._fields(key, error))
+            log.debug("another client wrote first", extra=self._fields(key, error))
         except errors.KubeError as error:
             outcome = type(error).__name__
             log.warning("cannot reconcile, trying again later", extra=self._fields(key, error))

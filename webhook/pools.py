@@ -7,8 +7,8 @@ for the same name. A review that comes sooner after a "no" waits for the next lo
 Whatever is being looked for is found at once when the watch brings it.
 
 Why a cached "yes" is safe here: the UID of a live pool never changes. A pool that was deleted and made again
-under its name within the watch's delay (milliseconds) may lend its old UID to a pod that nobody's new
-Deployment made; the reconciler treats that pod like any other pod of a deleted pool. A watch that has shown no
+under its name within the watch's delay (milliseconds) may lend its old UID to a pod of the new
+pool's Deployment; the reconciler treats that pod like any other pod of a deleted pool. A watch that has shown no
 sign of life for `stale_after` is not believed at all.
 """
 

@@ -81,7 +81,7 @@ class Pod(Struct, frozen=True):
 
     labels: dict[str, str]
     is_mirror: bool
-    """Whether a kubelet shows the API server a static pod, which nobody else may change."""
+    """Whether a kubelet shows the API server a static pod, which only the kubelet may change."""
     containers: list[Named]
     init_containers: list[dict[str, Any]]
     scheduler_name: str

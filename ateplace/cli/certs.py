@@ -107,7 +107,7 @@ def scheduler_restarted(flags: Set = [], file: File = "") -> None:  # noqa: B006
 
 
 def _run(main: Any, flags: list[str], file: str, *, makes: bool = False) -> None:
-    """`makes`: certificates, so it is refused where somebody else does."""
+    """`makes`: the command makes certificates, so it is refused where another program does."""
     given = load(flags=flags, path=file or None)
 
     async def run(kube: Kube) -> None:
@@ -120,10 +120,10 @@ def _run(main: Any, flags: list[str], file: str, *, makes: bool = False) -> None
 
 
 async def _not_ours(kube: Kube, given: Loaded) -> str:
-    """Why nobody of ateplace makes certificates here; empty when the leader does. What we wrote over another's would
+    """Why ateplace makes no certificates here; empty when the leader does. What we wrote over another's would
     be written over again, and fail calls until then.
 
-    The installation's settings say so. Where there are none to be seen, whoever wrote the Secrets is believed.
+    The installation's settings say so. Where they cannot be read, the writer of the Secrets counts.
     """
     installed: dict[str, configured.Environment] = {}
     with contextlib.suppress(Forbidden):

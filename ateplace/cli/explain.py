@@ -223,8 +223,8 @@ def pod(
 
     Example: `ateplace explain pod demo/web-deployment-5c7f9d-x2x4z`
 
-    Exit codes: 0 explained; 1 there is no such pod and nobody remembers one, or the cluster could not be read; 2 wrong
-    usage.
+    Exit codes: 0 explained; 1 there is no such pod and no extender remembers one, or the cluster could not be read; 2
+    wrong usage.
     """
     where, name = _split(pod, namespace)
     _print(

@@ -28,8 +28,8 @@ APPLY = (
     "apply the overlay that you installed again "
     "(the default one: kubectl apply --server-side --force-conflicts -k deploy/overlays/second-scheduler)"
 )
-"""Which one that is cannot be seen from here, and another one would change the installation. What somebody has changed
-is theirs until it is taken back by force."""
+"""Which one that is cannot be seen from here, and another one would change the installation. A field that another
+manager has changed is that manager's until it is taken back by force."""
 
 
 def ok(says: str) -> Finding:

@@ -2,7 +2,7 @@
 
     our webhook ── our processes ── atelet's nodes ── pools' finalizers ── placeholders ── nodes' keys ── waiting pods
 
-In this order: first nobody makes new work for us, then nobody undoes what is undone here, then atelet is everywhere
+In this order: first no new work arrives, then none of our processes undoes these steps, then atelet is everywhere
 before labels go. Each step looks for itself and is content with nothing to do, so it can be run again, after any
 accident, with or without the CRD, our namespace or our manifests. What is left for `kubectl delete -k` are objects
 that hold nothing up.
@@ -40,7 +40,7 @@ class Removal:
         self._dry_run = dry_run
 
     async def run(self) -> None:
-        """Raises AteplaceError when one of us still runs, or when somebody keeps putting our keys back."""
+        """Raises AteplaceError when one of us still runs, or when our keys keep coming back."""
         await self._delete("our webhook", [paths.MUTATING_WEBHOOKS.named(names.WEBHOOK_CONFIGURATION)])
         await self._stop_us()
         found = await gates(self._kube, self._settings.substrate)
@@ -118,7 +118,7 @@ class Removal:
         self._did("let WorkerPools go", count)
 
     async def _let_go(self, meta: Metadata) -> None:
-        """The list of finalizers is replaced whole, so it is read again when somebody has written meanwhile."""
+        """The list of finalizers is replaced whole, so it is read again after a conflict."""
         path = paths.POOLS.named(meta.name, meta.namespace)
         for left in reversed(range(TRIES)):
             others = [name for name in meta.finalizers or () if name != names.FINALIZER]
@@ -157,7 +157,7 @@ class Removal:
         self._did("take our label and claims off nodes", count)
 
     async def _waiting(self) -> None:
-        """Pods that nobody will ever schedule: their owners make new ones, which our webhook does not change."""
+        """Pods that no scheduler will ever place: their owners make new ones, which our webhook does not change."""
         scheduler = self._settings.webhook.scheduler_name or names.SCHEDULER
         count = 0
         bare: list[str] = []
@@ -172,7 +172,9 @@ class Removal:
                 bare.append(path)
         self._did("delete pods that wait for our scheduler, for their owners to make new ones", count)
         for path in bare:
-            self._say(f"nobody will make {path} anew, and nobody will schedule it: make it again, as it was at first")
+            self._say(
+                f"{path} has no controller and its scheduler is gone: delete it and create it again as it was at first"
+            )
 
     async def _end(self, path: str, pod: Pod) -> bool:
         """Delete a pod that waits. It is deleted as it was seen: with the default scheduler, which goes on working, it
@@ -201,7 +203,9 @@ class Removal:
         """Our keys are gone, and stay gone."""
         left = [node.metadata.name async for node in self._kube.list(paths.NODES.everywhere, Node) if ours(node)]
         if left:
-            raise AteplaceError(f"somebody puts our keys back on nodes ({', '.join(left[:5])}): is one of us running?")
+            raise AteplaceError(
+                f"our keys come back on nodes ({', '.join(left[:5])}): is an extender or reconciler still running?"
+            )
 
     async def _all(self, path: str, type_: type[Any], labels: str = "") -> AsyncIterator[Any]:
         """Everything there; nothing when there is not even such a kind, or no such namespace."""

@@ -74,7 +74,7 @@ class Gate:
         found = await self._turned(closed=closed)
         if found is None:
             return
-        # Also where there is no strategy to go back to: whoever goes on from here may take labels off nodes.
+        # Also where there is no strategy to go back to: the next step may take labels off nodes.
         if await self._observed(found) is None:
             return
         if before := _noted(found):

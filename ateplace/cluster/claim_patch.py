@@ -1,4 +1,4 @@
-"""The write that claims a Node, the same whoever makes it."""
+"""The write that claims a Node, the same from every role."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime

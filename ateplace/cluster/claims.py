@@ -117,7 +117,7 @@ class Claims:
         if node is None or node.record is None or node.record.uid != node_uid:
             return
         if node.record.version >= version and not (node.record.labelled and pool_uid in node.record.claims):
-            return  # the watch was quicker, and shows that somebody has undone it since
+            return  # the watch was quicker, and shows that it has been undone since
         self._tables.generation += 1
         there = self._tables.pool_on_node(node, pool_uid)
         if there.version <= version:

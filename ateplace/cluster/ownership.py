@@ -1,8 +1,8 @@
 """Which pool a pod belongs to.
 
 - A pod with our UID label belongs to that pool, whether or not we have seen the pool yet: it may be gone without its
-  pods. If the pool is in another namespace the label is forged, and the pod belongs to none: pools are nobody's outside
-  their namespace. Once found out it stays so, even without the pool, until the watch shows the pod changed.
+  pods. If the pool is in another namespace the label is forged, and the pod belongs to none: a pool has no pods
+  outside its namespace. Once found out it stays so, even without the pool, until the watch shows the pod changed.
 - A pod without the label belongs to the pool that has its namespace and name now, or to none.
 """
 
@@ -83,7 +83,7 @@ class Ownership:
         return record.pool_uid
 
     def prove(self, pool: PoolRecord) -> list[PodRecord]:
-        """A pool that pods may have spoken of is seen at last: those in other namespaces lied, and are nobody's."""
+        """A pool that pods may have spoken of is seen at last: those in other namespaces lied, and belong to none."""
         spoke = (self._pods[uid] for uid in self._unproven.pop(pool.uid, ()))
         liars = [pod for pod in spoke if pod.namespace != pool.namespace]
         self._forged.update(pod.uid for pod in liars)

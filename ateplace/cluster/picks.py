@@ -99,8 +99,8 @@ class Picks:
             self._refused.put(pod_uid, None, now)
 
     def expire(self, now: float) -> None:
-        """Drop the picks that nobody has spoken of for too long, and what was read long ago. Costs a look at the
-        oldest, once a second."""
+        """Drop the picks that no call or watch has confirmed for too long, and what was read long ago. Costs a look at
+        the oldest, once a second."""
         if now < self._next_look:
             return
         self._next_look = now + 1.0

@@ -137,7 +137,7 @@ class PoolRecord(Struct, frozen=True, gc=False):
     deleting: bool
     finalizers: tuple[str, ...]
     headroom: str
-    """The annotation, or the label, as somebody wrote it: not necessarily a number."""
+    """The annotation, or the label, as it was written: not necessarily a number."""
     warm: bool
     """Whether its placeholders hold claims."""
     replicas: int = 0

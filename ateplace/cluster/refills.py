@@ -1,7 +1,7 @@
 """Placeholders that gave way, counted, and timed until the next one is bound in their place.
 
-Whoever knows that one gave way says so here: the reconciler's leader of those that a scheduler preempted, an extender
-of those that it ended itself. Each is counted by one process, so that sums over all are right.
+The reconciler's leader counts those that a scheduler preempted, an extender those that it evicted itself. Each is
+counted by one process, so that sums over all are right.
 """
 
 import time

@@ -110,7 +110,7 @@ class Node(Struct, gc=False):
     claimed_since: float = inf
     """Since when there has been one, as this process saw it."""
     own: bool = False
-    """Whether this process opened it, and nobody else has claimed it since: then all picks for it are known here."""
+    """Whether this process opened it, and no other has claimed it since: then all picks for it are known here."""
     wrote: dict[str, str] = field(default_factory=dict)
     """Pool UID to the value that this process last sent."""
     others_wrote: float = -inf
@@ -212,8 +212,8 @@ class Pool(Struct, gc=False):
 
     @property
     def warm(self) -> bool:
-        """Whether placeholders hold claims. Those of a pool that we do not know hold none: whoever may create pods can
-        invent a pool's UID. Ateoms always hold theirs: their pool may be gone without them."""
+        """Whether placeholders hold claims. Those of a pool that we do not know hold none: every client that may create
+        pods can invent a pool's UID. Ateoms always hold theirs: their pool may be gone without them."""
         return self.record is not None and self.record.warm
 
     def awaited(self, now: float) -> int:

@@ -92,7 +92,7 @@ class Tables:
     # What was read of nodes.
 
     def others_read(self, name: str, node_uid: str, reading: Reading) -> None:
-        """Somebody listed the pods of a node."""
+        """The pods of a node were listed."""
         node = self.nodes.get(name)
         if node and node.record and node.record.uid == node_uid:
             self.generation += 1
@@ -100,7 +100,7 @@ class Tables:
             self._readings.put(name, None, reading.at)
 
     def others_changed(self, name: str) -> None:
-        """What was read about a node is true no longer: it is gone, or somebody is preempted there."""
+        """What was read about a node is true no longer: it is gone, or a pod is preempted there."""
         node = self.nodes.get(name)
         if node:
             self.generation += 1

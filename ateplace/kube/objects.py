@@ -50,7 +50,7 @@ class Metadata(Struct, rename="camel"):
     @property
     def is_mirror(self) -> bool:
         """Whether this is a mirror pod: a kubelet's report of a static pod. Admission webhooks do not see them, and
-        whoever may create pods can claim to be one, so what its labels say counts for nothing."""
+        every client that may create pods can make one, so its labels count for nothing."""
         return self.annotations is not None and MIRROR_ANNOTATION in self.annotations
 
 

@@ -6,7 +6,7 @@
                               +----------------------+
                                begin(): too old to go on, or history was rewritten
 
-While Listing, everything is collected aside and `store` stays as it was; at the end the two are compared. So nobody
+While Listing, everything is collected aside and `store` stays as it was; at the end the two are compared. So no reader
 sees half a list, a deletion missed in a gap is found, and a list that breaks off leaves no trace. Live, an event
 older than the version reached is dropped: one etcd has one order, and its resourceVersions are numbers in it.
 

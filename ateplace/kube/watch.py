@@ -61,7 +61,7 @@ ABSENT_SECONDS = 5.0
 that is just starting, or one of several that lags behind, may not know a CustomResourceDefinition for a moment."""
 
 WARN_SECONDS = 10.0
-"""Least time between two log lines about objects that cannot be read: as many as somebody likes may be made."""
+"""Least time between two log lines about objects that cannot be read: a tenant may make any number of them."""
 
 NO_STREAMING_LIST = (NoStreamingList, errors.BadRequest, errors.Invalid)
 """How servers say it: in the stream, or because they do not know the parameter."""

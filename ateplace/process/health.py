@@ -44,7 +44,7 @@ READY: Final = metrics.gauge("ready", "Whether this process is ready to work (1)
 
 
 class Exposition:
-    """The metrics in one format, as bytes; made after whoever gets them asked, and at most every `EVERY` seconds."""
+    """The metrics in one format, as bytes; made after they were asked for, and at most every `EVERY` seconds."""
 
     def __init__(self, accept: str) -> None:
         self._encode, self.content_type = choose_encoder(accept)
@@ -82,7 +82,7 @@ class Health:
         self._checks.pop(name, None)
 
     def page(self, name: str, page: Page) -> None:
-        """Serve GET /name; a role says what it knows there, to whoever can reach the port."""
+        """Serve GET /name; a role says what it knows there to every client that reaches the port."""
         self._pages[name] = page
 
     def reasons(self) -> list[str]:

@@ -198,8 +198,8 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._share_memory()
 
     def _share_memory(self) -> None:
-        """Refuse unfinished requests until the others fit: the oldest first, as whoever means it is through in no time,
-        and of those as old as each other the largest."""
+        """Refuse unfinished requests until the others fit: the oldest first, because an honest request
+        is complete in no time, and of equally old ones the largest."""
         while self.phase is Phase.BODY and self.guard.held > self.guard.limits.held_bytes:
             open_ = (one for one in self.connections if isinstance(one, GuardedProtocol) and one.phase is Phase.BODY)
             min(open_, key=lambda one: (one.due, -one.raw_bytes)).refuse(503, "memory")

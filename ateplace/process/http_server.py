@@ -246,7 +246,7 @@ class Server:
         while True:
             await asyncio.sleep(TICK)
             before, guard.now = guard.now, loop.time()
-            # What came while nobody looked was timed by an old clock: our delay is not the client's.
+            # What came while this loop was busy was timed by an old clock: our delay is not the client's.
             late = max(0.0, guard.now - before - 2 * TICK)
             for address in [address for address, turns in self._turns.items() if turns.rested]:
                 del self._turns[address]

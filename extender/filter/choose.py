@@ -171,7 +171,7 @@ def _ranked(case: Case) -> Iterator[Node]:
     own, nodes, spread = pool.nodes if pool else {}, ledger.nodes, zoned(case)
     best = _fullest(own, nodes, counted, spread=spread)
     if best is not None:
-        yield best  # mostly nobody asks for more
+        yield best  # mostly no more are asked for
     ateoms = ateoms_by_zone(case) if spread else {}
     ready: list[Ranked] = []
     coming: list[Ranked] = []
@@ -266,7 +266,7 @@ def _cold(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]
 
 
 def _cold_by_zone(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]:
-    """Each one that is yielded counts as filled: whoever asks for more opens it too."""
+    """Each one that is yielded counts as filled: a caller that asks for more opens it too."""
     nodes = case.ledger.nodes
     zones: dict[str, list[str]] = {}
     for name in names.all():

@@ -50,7 +50,7 @@ READS: Final = 32
 """How many nodes one call reads before it gives up for now; the next call goes on from there (`crowded_nodes`)."""
 WARY_SECONDS: Final = 300.0
 """For how long, after a claimed node turned out to be full of others' pods, nodes are read before they are claimed: a
-claim that is of no use brings an atelet, and that may cost somebody a pod."""
+claim that is of no use brings an atelet, which may preempt another pod."""
 DENIALS: Final = 4
 """How many claims that the API server denies one call tries."""
 DENIED_SECONDS: Final = 60.0

@@ -2,7 +2,7 @@
 
 Every event of any pod or node makes the scheduler try all refused pods: dozens of calls that differ in nothing but the
 pod's name, each about all nodes. A refusal follows from what the pod wants, from the ledger and from the time; so as
-long as those are the same, and for a moment only, whoever wants the same gets the same.
+long as those are the same, and for a moment only, a pod that wants the same gets the same.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """Pods that were not placed, looked at again: how they come back when something changed that no scheduler looks at.
 
 A scheduler tries refused pods again when a Node changes or a bound pod goes, and else after five minutes. What it does
-not see: an atelet that is Ready again (a bound pod's status moves nobody), a DaemonSet that tolerates more, what we
+not see: an atelet that is Ready again (a bound pod's status moves no pod), a DaemonSet that tolerates more, what we
 read of a node getting old, our own watch catching up with the event that brought the pod back a moment too early, the
 end of the time for which `hold-warm` keeps a pod from cold nodes, and other rules of its pool. So such a pod is decided
 upon again, and when a node would do by now, that node is claimed: the change of the Node is the event that brings the

@@ -1,8 +1,8 @@
 """Preempt: of the nodes where the scheduler could make room, those where it may (pure).
 
 The scheduler's dry run never asks filter, so filter's drop rules are applied here; otherwise pods would be evicted for
-one that is refused afterwards, again and again. Whoever is named as a victim stays named or the whole node goes: no
-victim is invented, and none is spared without the scheduler knowing.
+one that is refused afterwards, again and again. A victim that the scheduler names stays named or the whole node goes:
+no victim is invented, and none is spared without the scheduler knowing.
 """
 
 from collections.abc import Iterable, Mapping

@@ -82,7 +82,7 @@ class Evictions:
         try:
             await self._kube.delete(path, uid=victim.uid, deadline=within)
         except (errors.NotFound, errors.Conflict):
-            return victim  # somebody was quicker
+            return victim  # it was evicted or deleted meanwhile
         except errors.Forbidden as error:
             self._forbidden.put(victim.uid, None, time.monotonic())
             log.warning(

@@ -56,7 +56,7 @@ class Late:
         self._waits.clear()
 
     async def look(self, name: str) -> float | None:
-        """Seconds until the next look; None when nobody waits here."""
+        """Seconds until the next look; None when no ateom waits here."""
         node = self._ledger.nodes.get(name)
         if node is None or node.record is None or node.atelet_ready or not any(t.ateoms for t in node.pools.values()):
             self._waits.pop(name, None)

@@ -1,6 +1,6 @@
 """What should become of one node's claims: a pure decision from the ledger.
 
-    claim there, nobody uses it        claim there, used             no claim, used
+    claim there, unused                claim there, used             no claim, used
     -----------------------------      ------------------------      --------------------
     idle < linger: look again then     keep; a value that is no      add it, with the label,
     a pod of the pool may be bound       time is written anew          once the pool is known
@@ -10,8 +10,8 @@
 
 The label is there exactly while a claim is, and it is not taken from under ateoms, whosever they are.
 
-A claim is added only for a WorkerPool that is there: whoever may create pods can write any UID on them. A claim that is
-there stays for its pods also when the pool is gone.
+A claim is added only for a WorkerPool that is there: every client that may create pods can write any UID on them. A
+claim that is there stays for its pods also when the pool is gone.
 
 A claim lingers from its last use, or from its last change if that is later. Where a pool cannot get another pod (it was
 seen to go, or is being deleted and its pods are all gone), only the last change counts: no pod needs the node any more,
@@ -49,7 +49,7 @@ class Release(Struct, frozen=True):
     patient: bool
     """Whether unbound pods of the pool hold it back,"""
     answers: float
-    """those that were not refused after this moment: the last at which somebody may have answered by it,"""
+    """those that were not refused after this moment: the last at which an extender may have answered by it,"""
     never: frozenset[str] = frozenset()
     """and that ask for none of these: resources that the node was given up for."""
 

@@ -235,7 +235,7 @@ class Claims:
 
     def _holds(self, pod: Pod) -> bool:
         """Whether a pod with the pool's UID holds its claim: an ateom, or a placeholder of a pool that is there and
-        wants it warm; not one that somebody has made in another namespace, and no mirror pod."""
+        wants it warm; not one in another namespace, and no mirror pod."""
         meta = pod.metadata
         pool = self._view.ledger.pools.get(meta.label(names.POOL_UID_LABEL))
         record = pool.record if pool else None
@@ -261,7 +261,7 @@ class Claims:
             self._events.warn(about_node(name, plan.uid), "ClaimRefused", f"No room for a claim: {plan.refused}")
 
     def _note_claims(self, name: str) -> None:
-        """Tell of claims that have appeared, whoever wrote them; one that was only touched has been told of."""
+        """Report claims that have appeared, from whichever replica; one that was only touched has been reported."""
         node = self._view.ledger.nodes.get(name)
         if node is None or node.record is None or not node.claims:
             self._told.pop(name, None)

@@ -5,7 +5,7 @@
                                      ^                                                    |
                                      +------- says so no longer: being tried again -------+
 
-Nobody tells us what was answered, so every unbound pod counts, with three exceptions:
+The extenders' answers are not known here, so every unbound pod counts, with three exceptions:
 
 - A pod with scheduling gates has never been looked at.
 - A pod that was refused had no node in flight at that moment. It may have been answered one since; but an answer rests
@@ -54,8 +54,8 @@ class Unbound:
         return self._pods.get(pool_key, {}).get(pod_uid, (None, -inf))[1]
 
     def may_bind(self, pool: Pool, until: float, never: Collection[str] = ()) -> bool:
-        """Whether a pod of the pool that would hold a claim may have been answered a node by one that nobody has
-        answered by after that moment. `never`: resources that the node does not have."""
+        """Whether a pod of the pool that would hold a claim may have been answered a node by a claim that no
+        extender has answered by after that moment. `never`: resources that the node does not have."""
         return any(
             at <= until and not (never and asks_for(pod.shape.requests, never))
             for pod, at in self._of(pool)

@@ -260,7 +260,7 @@ class Headroom:
         if not before or before.wanted != encoded:
             log.info("headroom set", extra={"pool": _shown(pool), "placeholders": wanted["spec"]["replicas"]})
         elif ours and written.metadata.generation != ours.generation:
-            log.warning("headroom was changed by somebody else, and put right", extra={"pool": _shown(pool)})
+            log.warning("headroom was changed by another client, and put right", extra={"pool": _shown(pool)})
         meta = written.metadata
         self._written[pool.uid] = Written(encoded, waiting, meta.uid, meta.generation)
 

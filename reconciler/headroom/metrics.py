@@ -30,7 +30,7 @@ WAITED: Final = metrics.histogram(
 
 
 class Placeholders(Collector):
-    """A gauge that is counted when somebody asks, while some `Workers` run."""
+    """A gauge that is counted when it is scraped, while some `Workers` run."""
 
     def __init__(self) -> None:
         self.counts: Callable[[], Mapping[str, Mapping[str, int]]] = dict

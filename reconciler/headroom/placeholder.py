@@ -1,7 +1,8 @@
 """The shape of a pool's placeholders (pure): what is read off its live Deployment, and the Deployment made of that.
 
-A placeholder holds the room of one ateom and gives it up to whoever needs it. Whatever decides where an ateom fits is
-copied; whatever an ateom may do is not: a placeholder is a pause container without rights, token or host access.
+A placeholder holds the room of one ateom and gives it up to the first ateom that needs it. Whatever decides where an
+ateom fits is copied; whatever an ateom may do is not: a placeholder is a pause container without rights, token or host
+access.
 
 Copied from the live Deployment and not from the WorkerPool, because Agent Substrate's controller adds things that the
 WorkerPool does not say (a nodeSelector and a toleration for microvm). What a template says is not all that a pod asks

@@ -110,7 +110,7 @@ def compare(
 
 def judge(claims: Claims, *, age: float, led: bool, logs: str) -> list[Finding]:
     """`led`: whether a reconciler leads. A claim says when it was written and not when its last pod left, so that
-    an idle one, however old, may be lingering as it should while somebody is there to release it."""
+    an idle one, however old, may be lingering as it should while a leader is there to release it."""
     found = []
     if claims.orphans:
         says = f"orphan claims of pools that are gone, on {some({node for node, _ in claims.orphans})}"

@@ -1,6 +1,6 @@
 """The settings that an installation runs with: what its pods are given as environment, from ConfigMaps and directly.
 
-doctor judges by these, so that nobody has to repeat them to it; what it is given all the same comes first.
+doctor judges by these, so that they need not be repeated as its options; an option wins.
 """
 
 from collections.abc import Mapping

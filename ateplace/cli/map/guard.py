@@ -1,6 +1,6 @@
 """Who may talk to the map.
 
-- Only GET and HEAD: the map changes nothing, whoever asks.
+- Only GET and HEAD: the map changes nothing.
 - Host: an address that the map listens on, `localhost` or an IP address, never another name. A page of another site
   can make its own name point here (DNS rebinding), but cannot change the name that the browser sends.
 - Origin and Sec-Fetch-Site: only the map's own pages.

@@ -117,7 +117,7 @@ class History:
 
 def apply(placement: Placement, change: Change) -> None:
     """Bring a placement one change further."""
-    # One kind after the other, written out: a loop over pairs would hide the types from whoever checks them.
+    # One kind after the other, written out: a loop over pairs would hide the types from the type checker.
     _merge(placement.nodes, change.nodes)
     _merge(placement.pods, change.pods)
     _merge(placement.pools, change.pools)
