@@ -3,13 +3,11 @@
 Strangers have addresses of loopback of their own (127.0.0.x); the API server's is 127.0.0.1.
 """
 
-import asyncio
 import itertools
 import json
 import ssl
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,6 +15,7 @@ from ateplace import names
 from local import ApiError, ControlPlane, substrate, webhooks
 from local.api import Object
 from local.webhooks import Webhook
+from tests.strangers import Strangers
 from webhook import pools
 
 CREATIONS = 30
@@ -46,58 +45,11 @@ def review(pool: str) -> bytes:
     return (head + body).encode()
 
 
-class Strangers:
-    """So many connections from one address, each asking again and again; opened anew when they are closed."""
-
-    def __init__(self, webhook: Webhook, count: int, ask: Callable[[], bytes], source: str = "127.0.0.2") -> None:
-        self.webhook = webhook
-        self.count = count
-        self.ask = ask
-        self.source = source
-        self.answers = 0
-        self.opened = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
-
-    def __enter__(self) -> "Strangers":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    async def _run(self) -> None:
-        context = ssl.create_default_context(cadata=self.webhook.ca.decode())
-        await asyncio.gather(*(self._one(context) for _ in range(self.count)))
-
-    async def _one(self, context: ssl.SSLContext) -> None:
-        while not self._over.is_set():
-            writer = None
-            try:
-                async with asyncio.timeout(20):
-                    reader, writer = await asyncio.open_connection(
-                        "127.0.0.1",
-                        self.webhook.port,
-                        ssl=context,
-                        server_hostname="localhost",
-                        local_addr=(self.source, 0),
-                    )
-                    self.opened += 1
-                    await self._ask(reader, writer)
-            except (OSError, asyncio.IncompleteReadError, TimeoutError):
-                await asyncio.sleep(0.2)
-            finally:
-                if writer is not None:
-                    writer.transport.abort()
-
-    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while not self._over.is_set():
-            writer.write(self.ask())
-            head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
-            self.answers += 1
-            await asyncio.sleep(0.05)
+def strangers_of(webhook: Webhook, count: int) -> Strangers:
+    """Each asks about a pool that it invents."""
+    numbers = itertools.count()
+    context = ssl.create_default_context(cadata=webhook.ca.decode())
+    return Strangers(webhook.port, count, lambda: review(f"invented-{next(numbers)}"), tls=context)
 
 
 def create(plane: ControlPlane, namespace: str) -> list[float]:
@@ -132,9 +84,8 @@ def looked_up(webhook: Webhook) -> float:
 def test_six_hundred_connections_of_a_stranger_fail_no_creation(
     plane: ControlPlane, running: Webhook, seen: str
 ) -> None:
-    numbers = itertools.count()
     before = create(plane, seen)
-    with Strangers(running, 600, lambda: review(f"invented-{next(numbers)}")) as strangers:
+    with strangers_of(running, 600) as strangers:
         plane.wait(lambda: strangers.answers > 600, timeout=60, why="the stranger to be served")
         during = create(plane, seen)
     print(f"\ncreation: median {before[15]:.3f} s, longest {before[-1]:.3f} s alone;", end=" ")
@@ -144,9 +95,8 @@ def test_six_hundred_connections_of_a_stranger_fail_no_creation(
 def test_reviews_of_invented_pools_cost_a_bounded_number_of_reads(
     plane: ControlPlane, running: Webhook, seen: str
 ) -> None:
-    numbers = itertools.count()
     before, begun = looked_up(running), time.monotonic()
-    with Strangers(running, 100, lambda: review(f"invented-{next(numbers)}")) as strangers:
+    with strangers_of(running, 100) as strangers:
         plane.wait(lambda: strangers.answers > 500, timeout=60, why="reviews")
         during = create(plane, seen)
         fresh = substrate.pool(plane, seen, "fresh")["metadata"]["uid"]
