@@ -223,6 +223,30 @@ def test_a_burst_that_fills_nodes_exactly_leaves_room_for_atelet(  # noqa: PLR09
     within_allocatable(plane, made)
 
 
+def test_room_is_left_for_an_atelet_that_only_a_limit_range_gives_requests(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    """Its template asks for nothing; the API server gives it half a CPU, and nodes are filled to the brim."""
+    spec = plane.api.get(substrate.daemonset(plane))["spec"]["template"]["spec"]
+    ranges = "/api/v1/namespaces/ate-system/limitranges"
+    given = [{"type": "Container", "defaultRequest": {"cpu": "500m"}}]
+    plane.api.post(ranges, {"metadata": {"name": "given"}, "spec": {"limits": given}})
+    patch_atelet(plane, containers=[{**container, "resources": None} for container in spec["containers"]])
+    try:
+        rig.restart()
+        made = nodes(3, cpu="8")
+        pool = substrate.pool(plane, namespace, "web")
+        create(plane, [ateom(pool, f"p{n}", requests={"cpu": "500m", "memory": "64Mi"}) for n in range(45)])
+        used = Counter(where(plane, namespace, 45).values())
+        ready_atelets(plane, made)
+        assert used == Counter(dict.fromkeys(made, 15)), "7.5 CPUs of 8"
+        within_allocatable(plane, made)
+    finally:
+        plane.api.delete(f"{ranges}/given")
+        patch_atelet(plane, containers=spec["containers"])
+        rig.restart()
+
+
 def test_nodes_that_others_have_filled_are_looked_at_before_they_are_claimed(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
 ) -> None:

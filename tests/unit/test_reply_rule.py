@@ -119,7 +119,7 @@ def test_a_pod_with_preferences_is_not_answered_a_node_whose_write_fails(tmp_pat
 
 
 def test_a_pool_that_is_being_deleted_by_now_is_claimed_anew_and_not_answered_by_an_old_view(tmp_path: Path) -> None:
-    """The reconciler releases at once what a pool that is being deleted holds; our watch does not say so yet."""
+    """The reconciler may have released what a pool that is being deleted holds; our watch does not say so yet."""
 
     async def use(rig: Rig) -> None:
         rig.ledger.pool_seen(pool(), 0)
