@@ -174,7 +174,10 @@ class Keeper:
             files.KEY: made.key,
             files.AUTHORITIES: seen.bundle(),
         }
-        await self._store.write(secret, seen.leaves[secret], content)
+        annotations = {}
+        if secret == names.SCHEDULER_CERTIFICATE and seen.world.scheduler.waiting:
+            annotations[names.TRUST_ANNOTATION] = rotation.trust_mark(seen.world.trusted)
+        await self._store.write(secret, seen.leaves[secret], content, annotations)
         metrics.ISSUED.labels(secret).inc()
 
     def _waiting(self, step: rotation.Wait) -> None:

@@ -63,6 +63,8 @@ class Scheduler:
     """Whether every replica runs with that, and none without."""
     restartable: bool
     """Whether we can restart it; otherwise an administrator restarts it and says so."""
+    waiting: bool = False
+    """Whether it is ours and none of its pods has started yet: they wait for their Secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +235,9 @@ def _restarted(world: World) -> bool:
 def _restart(world: World, *, settled: bool) -> Step | None:
     """What has to happen to the scheduler; None when nothing has.
 
-    One that was never marked is marked at once: on a first installation its pods have not even started, for
-    want of their Secret. While a single authority is trusted, a scheduler that is not ours to restart is left
-    alone: it trusts that one already, and perhaps one more than it should.
+    One that was never marked is marked at once: what its pods have read is not known. While a single authority is
+    trusted, a scheduler that is not ours to restart is left alone: it trusts that one already, and perhaps one more
+    than it should.
     """
     scheduler = world.scheduler
     if scheduler.trusts == trust_mark(world.trusted):

@@ -1,9 +1,10 @@
 """The scheduler as a client that trusts us: which authorities it has read, and how to make it read them again.
 
 kube-scheduler reads the extender's CA file once. In a cluster it is a Deployment, and a new annotation on its
-pod template restarts it. Where there is none (the cluster's own scheduler calls us, in the
-kube-scheduler-config mode) an administrator restarts it and says so with `ateplace certs
-scheduler-restarted`, which is noted on its Secret.
+pod template restarts it. On a first installation its pods wait for their Secret, so that is where it is noted what they
+will read: an annotation on the template would start each of them twice. Where there is no Deployment (the cluster's own
+scheduler calls us, in the kube-scheduler-config mode) an administrator restarts it and says so with
+`ateplace certs scheduler-restarted`, which is noted on its Secret too.
 """
 
 from typing import Protocol
@@ -43,12 +44,16 @@ class SchedulerDeployment:
             self._seen = await self._kube.get(paths.DEPLOYMENTS.named(self._name, self._namespace), Deployment)
         except (NotFound, Forbidden):
             self._seen = None
-            secret = await self._store.read(SCHEDULER_CERTIFICATE)
-            said = secret.metadata.annotation(TRUST_ANNOTATION) if secret else ""
-            return rotation.Scheduler(said, running=True, restartable=False)
+            return rotation.Scheduler(await self._noted(), running=True, restartable=False)
         template = self._seen.spec.template.metadata
-        mark = template.annotation(TRUST_ANNOTATION) if template else ""
-        return rotation.Scheduler(mark, self._seen.rolled_out(), restartable=True)
+        mark = (template.annotation(TRUST_ANNOTATION) if template else "") or await self._noted()
+        waiting = not mark and not self._seen.available()
+        return rotation.Scheduler(mark, self._seen.rolled_out(), restartable=True, waiting=waiting)
+
+    async def _noted(self) -> str:
+        """What is noted on its Secret."""
+        secret = await self._store.read(SCHEDULER_CERTIFICATE)
+        return secret.metadata.annotation(TRUST_ANNOTATION) if secret else ""
 
     async def restart(self, mark: str) -> None:
         if self._seen is None:

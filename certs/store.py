@@ -63,10 +63,16 @@ class Store:
         except NotFound:
             return None
 
-    async def write(self, name: str, over: Secret | None, content: Mapping[str, bytes | None]) -> None:
+    async def write(
+        self,
+        name: str,
+        over: Secret | None,
+        content: Mapping[str, bytes | None],
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
         """Create it, or change these keys (None: remove) of the version `over`; Conflict when it is another by now.
 
-        Keys, labels and annotations that are not ours stay.
+        Keys, labels and annotations that are not ours stay. `annotations` are for one that is created.
         """
         data = {key: None if value is None else base64.b64encode(value).decode() for key, value in content.items()}
         if over is None:
@@ -74,7 +80,7 @@ class Store:
                 "apiVersion": "v1",
                 "kind": "Secret",
                 "type": TYPE,
-                "metadata": {"name": name, "labels": LABELS},
+                "metadata": {"name": name, "labels": LABELS, "annotations": dict(annotations or {})},
                 "data": {key: value for key, value in data.items() if value is not None},
             }
             await self._kube.create(paths.SECRETS.within(self._namespace), body, Secret)

@@ -244,6 +244,39 @@ def test_a_lost_authority_is_replaced_and_the_lost_one_stays_trusted_until_nobod
     assert all(authorities(plane, namespace, secret) == {new} for secret in LEAVES)
 
 
+def test_a_scheduler_whose_pods_wait_for_their_secret_is_not_restarted_until_the_authority_changes(
+    plane: ControlPlane, namespace: str
+) -> None:
+    template = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}], "nodeSelector": {"no": "node"}},
+    }
+    spec = {"replicas": 2, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+    deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    plane.api.post(deployments, {"metadata": {"name": "ateplace-scheduler"}, "spec": spec})
+
+    def marks() -> tuple[str, str]:
+        """On the template, and on the Secret."""
+        secret = plane.api.get(f"/api/v1/namespaces/{namespace}/secrets/{names.SCHEDULER_CERTIFICATE}")
+        deployment = plane.api.get(f"{deployments}/ateplace-scheduler")
+        found = (deployment["spec"]["template"]["metadata"], secret["metadata"])
+        one, two = (each.get("annotations", {}).get(names.TRUST_ANNOTATION, "") for each in found)
+        return one, two
+
+    with_keeper(settings_for(plane, namespace), until_steady)
+    on_template, on_secret = marks()
+    assert (on_template, bool(on_secret)) == ("", True)
+    plane.api.delete(f"/api/v1/namespaces/{namespace}/secrets/{names.CA_CERTIFICATE}")
+
+    async def until_restarted(keeper: Keeper) -> None:
+        async with asyncio.timeout(60):
+            while not marks()[0]:
+                await keeper.bring_into_step()
+
+    with_keeper(settings_for(plane, namespace), until_restarted)  # there is another authority, beside the lost one
+    assert marks()[0] != on_secret
+
+
 def test_drift_of_the_bundle_is_repaired_within_seconds(
     plane: ControlPlane, namespace: str, configuration: Callable[[], list[bytes]]
 ) -> None:

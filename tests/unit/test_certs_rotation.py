@@ -189,7 +189,7 @@ def test_the_next_steps_follow_from_what_there_is(now: World, settled: bool, whe
     assert (phase(now), plan(now, settled=settled)) == (where, steps)
 
 
-def test_a_scheduler_that_was_never_marked_is_marked_at_once_on_a_first_installation() -> None:
+def test_a_scheduler_that_was_never_marked_is_marked_at_once() -> None:
     fresh = replace(world(), scheduler=Scheduler("", True, True))
     assert plan(fresh, settled=False) == [RestartScheduler("it has read other authorities")]
 
