@@ -201,12 +201,11 @@ def main() -> int:
     parser.add_argument("--no-image", action="store_true", help="leave the picture as it is")
     given = parser.parse_args()
     if reason := unfit():
-        sys.exit(reason.reason)
+        sys.exit(reason)
     settings = dict(each.split("=", 1) for each in given.set)
     with ExitStack() as stack:
         plane = stack.enter_context(ControlPlane(real_nodes=True, say=say))
         plane.add_nodes(1, prefix="pretended")
-        substrate.use(plane, substrate.OLD)  # the stand-in images are of that shape
         substrate.install(plane)
         installed = Installation(plane, OVERLAY, reconciler__linger=2.0, **settings)
         installed.start()

@@ -1,6 +1,7 @@
 """`python -m local`: have the control plane's binaries ready, with progress.
 
-`--node`: those of real nodes too, where one can run; `--drop-build-cache` frees disk space instead.
+`--node`: those of real nodes too, where one can run. `--can-run-nodes` says instead why none can here, and
+`--drop-build-cache` frees disk space.
 """
 
 import sys
@@ -16,6 +17,10 @@ def main() -> int:
     if sys.argv[1:] == ["--drop-build-cache"]:
         drop_build_cache()
         return 0
+    if sys.argv[1:] == ["--can-run-nodes"]:
+        reason = unfit()
+        sys.stdout.write(f"{reason}\n" if reason else "")
+        return int(reason is not None)
     try:
         resolve()
         if sys.argv[1:] == ["--node"] and unfit() is None:

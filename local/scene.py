@@ -103,12 +103,12 @@ REAL_SCENARIO = scenario(REAL_FEW, REAL_MANY, 1, **REAL_TEMPLATE)
 def play(nodes: int, once: bool, shape: str = "new", real_node: bool = False) -> int:
     """Bring everything up, show it, and play the scenario; the exit code.
 
-    With `real_node`, ateoms are real processes on a node with a kubelet, beside the pretended ones, in the old shape.
+    With `real_node`, ateoms are real processes on a node with a kubelet, beside the pretended ones.
     """
     if not OVERLAY.exists():
         raise LocalError("`ateplace up` needs the manifests in deploy/, which are not beside this package")
     if real_node and (reason := unfit()):
-        raise LocalError(reason.reason)
+        raise LocalError(reason)
     began = time.monotonic()
     steps = REAL_SCENARIO if real_node else SCENARIO
     with ExitStack() as stack:
@@ -117,7 +117,7 @@ def play(nodes: int, once: bool, shape: str = "new", real_node: bool = False) ->
             real = stack.enter_context(RealNode(plane))
             plane.wait(real.ready, timeout=120, why="the real node to be Ready", every=0.2)
         say(f"{nodes + real_node} nodes Ready after {time.monotonic() - began:.1f} s")
-        substrate.use(plane, substrate.OLD if real_node else substrate.SHAPES[shape])
+        substrate.use(plane, substrate.SHAPES[shape])
         substrate.install(plane)
         installed = Installation(plane, OVERLAY, reconciler__linger=LINGER)
         installed.start()

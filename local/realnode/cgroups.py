@@ -59,15 +59,17 @@ def hierarchies(cgroups: str | None = None, mounts: str | None = None) -> list[H
 
 
 def make(name: str) -> list[Path]:
-    """The node's cgroups, one a hierarchy; those of nodes that were killed are removed first."""
+    """The cgroups of a node that this process answers for, one a hierarchy; those of nodes whose process has ended are
+    removed first."""
     made = []
     for hierarchy in hierarchies():
         for parent in {hierarchy.place, hierarchy.parent}:
             for old in parent.glob(f"{PREFIX}*"):
-                remove(old)
+                if not Path("/proc", old.name.rpartition("-")[2]).exists():
+                    remove(old)
         if hierarchy.place == ROOT:
             delegate(ROOT)
-        cgroup = hierarchy.parent / f"{PREFIX}{name}"
+        cgroup = hierarchy.parent / f"{PREFIX}{name}-{os.getpid()}"
         cgroup.mkdir()
         if "cpuset" in hierarchy.options.split(","):
             for file in ("cpuset.cpus", "cpuset.mems"):

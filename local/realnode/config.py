@@ -11,6 +11,8 @@ SERVICES = "198.19.0.0/16"
 """RFC 2544 sets both aside for benchmarks: they lead nowhere. Node N has 198.18.N.0/24 for itself and its pods."""
 HIDDEN = ("/run", "/var/lib", "/var/log")
 """Where a node writes: directories of its own, in memory, lie over the machine's."""
+LAST = 249
+"""The highest number of a node."""
 CONTAINERD = "/run/containerd/containerd.sock"
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
 
@@ -24,7 +26,7 @@ class Address(NamedTuple):
 
     @classmethod
     def of(cls, number: int) -> "Address":
-        """Below 250."""
+        """From 0 to `LAST`."""
         return cls(f"198.18.{number}.254", f"198.18.{number}.0/24")
 
 
@@ -100,4 +102,33 @@ def kube_proxy(name: str, address: Address, kubeconfig: Path) -> Object:
         "conntrack": {"maxPerCore": 0, "min": 0},
         "hostnameOverride": name,
         "iptables": {"minSyncPeriod": "0.1s"},
+    }
+
+
+def container(*argv: str) -> Object:
+    """A container for runc alone, with one of each thing that kubelet's have: namespaces, mounts, limits, seccomp."""
+    kinds = ("pid", "network", "ipc", "uts", "mount")
+    return {
+        "ociVersion": "1.0.2",
+        "process": {"user": {"uid": 65532, "gid": 65532}, "args": list(argv), "cwd": "/", "noNewPrivileges": True},
+        "root": {"path": "rootfs", "readonly": True},
+        "hostname": "attempt",
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+        ],
+        "linux": {
+            "cgroupsPath": "/attempt",
+            "namespaces": [{"type": kind} for kind in kinds],
+            "resources": {
+                "devices": [{"allow": False, "access": "rwm"}],
+                "memory": {"limit": 64 << 20},
+                "cpu": {"shares": 100, "quota": 50000, "period": 100000},
+                "pids": {"limit": 100},
+            },
+            "seccomp": {
+                "defaultAction": "SCMP_ACT_ALLOW",
+                "syscalls": [{"names": ["swapon"], "action": "SCMP_ACT_ERRNO"}],
+            },
+        },
     }

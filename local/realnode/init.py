@@ -35,12 +35,15 @@ SYSCTLS = {
 
 
 def main() -> NoReturn:
-    """Wait for a line on standard input (the machine's side is ready), then be a node."""
+    """Wait for a line on standard input (the machine's side is ready), then be a node, or try what one needs."""
     plan = json.loads(Path(sys.argv[1]).read_text())
     if not sys.stdin.readline():
         sys.exit(1)
     _mount()
     _connect(plan["name"])
+    if "attempt" in plan:
+        _run(*plan["attempt"])
+        sys.exit()
     _supervise(plan)
 
 

@@ -8,7 +8,6 @@ mounts and the network go with the last process, and a child of ours removes the
 """
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -31,7 +30,7 @@ def main() -> int:
     """Run the node until we are told to end it; its exit code when it ended by itself."""
     plan = json.loads(Path(sys.argv[1]).read_text())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    own = cgroups.make(f"{plan['name']}-{os.getpid()}")
+    own = cgroups.make(plan["name"])
     clean = cgroups.remove_when_we_end(own)
 
     def be_the_node() -> None:
@@ -41,7 +40,7 @@ def main() -> int:
     argv = ["unshare", *NAMESPACES, sys.executable, "-m", "local.realnode.init", sys.argv[1]]
     node = subprocess.Popen(argv, stdin=subprocess.PIPE, text=True, preexec_fn=be_the_node)  # noqa: PLW1509 - one thread
     try:
-        init = _child_of(node.pid)
+        init = _child_of(node)
         cgroups.leave(node.pid)
         with Network(init) as network:
             _give_address(network, plan)
@@ -59,15 +58,16 @@ def main() -> int:
         clean()
 
 
-def _child_of(pid: int) -> int:
+def _child_of(unshare: "subprocess.Popen[str]") -> int:
     """The PID, as the machine counts, of the process that `unshare` starts, once that is in its namespaces."""
     deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
+    pid = unshare.pid
+    while time.monotonic() < deadline and unshare.poll() is None:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         if children and Path(f"/proc/{children[0]}/ns/net").readlink() != Path("/proc/self/ns/net").readlink():
             return int(children[0])
         time.sleep(0.005)
-    raise OSError("unshare has not started the node")
+    raise OSError("unshare has not started it")
 
 
 def _give_address(network: Network, plan: dict[str, Any]) -> None:

@@ -44,7 +44,7 @@ class RealNode:
     ) -> None:
         """`kubelet`: more of a KubeletConfiguration."""
         if reason := fit.unfit():
-            raise LocalError(reason.reason)
+            raise LocalError(reason)
         self.plane, self.name = plane, name
         self.directory = plane.directory / "nodes" / name
         self.directory.mkdir(parents=True)
@@ -159,6 +159,7 @@ class RealNode:
         client_ca = self.plane.directory / "pki" / "ca.crt"
         kubelet = config.kubelet(self._address, client_ca, resolv_conf, services=self._services, **self._kubelet)
         identity = self.plane.kubeconfig_for(user=f"system:node:{self.name}", groups=("system:nodes",))
+        labels = {REAL: "true", **self.plane.node_labels}
         commands = {
             "containerd": [_program("containerd"), "--config", str(toml)],
             "kubelet": [
@@ -167,7 +168,7 @@ class RealNode:
                 f"--kubeconfig={identity}",
                 f"--hostname-override={self.name}",
                 f"--node-ip={self.address}",
-                f"--node-labels={REAL}=true",
+                f"--node-labels={','.join(f'{key}={value}' for key, value in labels.items())}",
             ],
         }
         if self._services:

@@ -3,16 +3,21 @@
 import functools
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
+from typing import Literal
 
 from ateplace import settings
 from ateplace.errors import LocalError
 from local.realnode import oci
 from local.realnode.oci import Entry, Image
 
-ATELET, ATEOM = "registry.example/atelet:1", "registry.example/ateom:1"
-"""As Agent Substrate's stand-ins name them."""
+ATEOM = "registry.example/ateom:1"
+ATELETS = ("registry.example/atelet:1", "registry.example/atelet:v1")
+"""As Agent Substrate's stand-ins name them, in either shape."""
+PLUGIN = "registry.example/snapshot-plugin:v1"
+"""Runs beside atelet in the new shape, which starts once this one answers."""
+
+PT_INTERP = 3
 
 ATELET_SCRIPT = """#!/bin/sh
 # Accepts connections on port 8085 and answers /readyz and /healthz on 9090, $DELAY seconds after its start.
@@ -24,6 +29,11 @@ nc -ll -p 8085 -e true &
 echo "atelet serves"
 wait
 """
+PLUGIN_SCRIPT = """#!/bin/sh
+trap 'exit 0' TERM
+httpd -f -p 9091 -h /www &
+wait
+"""
 ATEOM_SCRIPT = """#!/bin/sh
 # Runs until it is told to end, then takes its time. Answers /readyz on 8080.
 trap 'echo "ateom is told to end"; sleep SECONDS; exit 0' TERM
@@ -33,24 +43,33 @@ while :; do sleep 3600 & wait $!; done
 """
 
 
-@functools.cache
 def busybox() -> Path | None:
     """The path of a static busybox; None when there is none, or only one that needs libraries."""
     found = shutil.which("busybox")
-    if found is None:
-        return None
-    with tempfile.TemporaryDirectory() as empty:
-        shutil.copy(found, Path(empty, "busybox"))
-        alone = subprocess.run(["chroot", empty, "/busybox", "true"], capture_output=True)
-    return None if alone.returncode else Path(found)
+    return Path(found) if found and is_static(Path(found).read_bytes()) else None
+
+
+def is_static(program: bytes) -> bool:
+    """Whether a 64-bit ELF file asks for no dynamic linker: no segment of its table is of the kind PT_INTERP."""
+    if program[:5] != b"\x7fELF\x02":
+        return False
+    order: Literal["little", "big"] = "little" if program[5] == 1 else "big"
+
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(program[at : at + size], order)
+
+    table, size, count = number(32, 8), number(54, 2), number(56, 2)
+    return all(number(table + size * each, 4) != PT_INTERP for each in range(count))
 
 
 @functools.cache
 def images() -> dict[str, Image]:
     """Every image that ateoms need, by the name that manifests and settings have for it."""
     box = root()
+    atelet = serving(ATELET_SCRIPT, "atelet")
     return {
-        ATELET: serving(ATELET_SCRIPT, "atelet"),
+        **dict.fromkeys(ATELETS, atelet),
+        PLUGIN: serving(PLUGIN_SCRIPT, "plugin"),
         ATEOM: ateom(),
         settings.BUSYBOX: oci.image(box),
         settings.PAUSE: oci.image(box, entrypoint=["/bin/sleep", "infinity"]),

@@ -1,11 +1,13 @@
 """The pure parts of a real node: what is mounted, what a name server answers, what an image is."""
 
+import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from local.realnode import cgroups, dns, oci, tunnel
+from local.realnode import cgroups, dns, oci, stand_ins, tunnel
 from local.realnode.cgroups import Hierarchy
 from local.realnode.config import Address
 
@@ -30,6 +32,36 @@ def test_in_version_2_a_node_is_below_the_root() -> None:
     (found,) = cgroups.hierarchies("0::/user.slice\n", "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
     assert found == Hierarchy(cgroups.ROOT, "", "/user.slice")
     assert found.parent == cgroups.ROOT
+
+
+def test_cgroups_of_a_node_whose_process_has_ended_are_removed_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that a living node has made for pods to come are empty, too."""
+    monkeypatch.setattr(cgroups, "hierarchies", lambda: [Hierarchy(tmp_path, "cpu", "/")])
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    living = tmp_path / f"ateplace-node-one-{os.getppid()}" / "kubepods"
+    dead = tmp_path / f"ateplace-node-two-{ended.pid}" / "kubepods"
+    for each in (living, dead):
+        each.mkdir(parents=True)
+    (made,) = cgroups.make("three")
+    assert made == tmp_path / f"ateplace-node-three-{os.getpid()}"
+    assert living.exists()
+    assert not dead.parent.exists()
+
+
+def elf(*kinds: int) -> bytes:
+    """The head of a program with segments of these kinds."""
+    head = b"\x7fELF\x02\x01" + bytes(26) + (64).to_bytes(8, "little") + bytes(14)
+    head += (56).to_bytes(2, "little") + len(kinds).to_bytes(2, "little") + bytes(6)
+    return head + b"".join(kind.to_bytes(4, "little") + bytes(52) for kind in kinds)
+
+
+def test_a_static_program_asks_for_no_linker() -> None:
+    assert stand_ins.is_static(elf(1, 1, 4))
+    assert not stand_ins.is_static(elf(6, 3, 1))
+    assert not stand_ins.is_static(b"#!/bin/sh\n")
 
 
 def query(name: str, kind: int = 1) -> bytes:
