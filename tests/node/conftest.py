@@ -1,7 +1,7 @@
 """Two real nodes for every test here, beside KWOK's; where there can be none, every test says why."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,17 +17,16 @@ from tests.node.building import Builder
 from tests.node.observing import SLOW_ATEOM, SLOW_END
 
 REQUIRED = os.environ.get("ATEPLACE_REAL_NODE") == "required"
-"""Set by continuous integration once the packages are installed: that they are missing is then a failure."""
+"""Set by continuous integration where real nodes can run: nothing may be skipped there."""
 
 
 @pytest.fixture(scope="session")
 def fit() -> None:
-    """Skips where no real node can run. What only packages are missing for is a failure where they are required; what
-    the kernel or a sandbox refuses never is, as nothing can be done about it there."""
+    """Skips where no real node can run."""
     if reason := unfit():
-        if REQUIRED and reason.installable:
-            pytest.fail(reason.reason)
-        pytest.skip(reason.reason)
+        if REQUIRED:
+            pytest.fail(reason)
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +40,6 @@ def plane(fit: None) -> Iterator[ControlPlane]:
 def installed(plane: ControlPlane) -> Installation:
     """ateplace as processes. Its Deployments' pods are on nodes of KWOK's, where they only pretend."""
     plane.add_nodes(2, prefix="pretended")
-    substrate.use(plane, substrate.OLD)  # the stand-in images are of that shape
     substrate.install(plane)
     running = Installation(plane, OVERLAY, reconciler__linger=3.0)
     running.start()
@@ -63,7 +61,19 @@ def real_nodes(installed: Installation, plane: ControlPlane) -> Iterator[tuple[R
 
 
 @pytest.fixture(scope="session")
-def builder(fit: None, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Builder:
+def tell(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Says what is worth knowing of a run that succeeds."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+
+    def tell(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            say(text)
+
+    return tell
+
+
+@pytest.fixture(scope="session")
+def builder(fit: None, tmp_path_factory: pytest.TempPathFactory, tell: Callable[[str], None]) -> Builder:
     """Has the image's base, or what stands in for it."""
     if reason := building.unfit():
         if REQUIRED:
@@ -71,8 +81,7 @@ def builder(fit: None, tmp_path_factory: pytest.TempPathFactory, pytestconfig: p
         pytest.skip(reason)
     made = Builder(tmp_path_factory.mktemp("image"))
     if made.trouble:
-        with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-            say(f"NOT the pinned base: Debian's Python stands in for it, because {made.trouble}")
+        tell(f"NOT the pinned base: Debian's Python stands in for it, because {made.trouble}")
     return made
 
 

@@ -60,8 +60,8 @@ def pool(plane: ControlPlane, real_nodes: Nodes, namespace: str) -> Iterator[Poo
 @pytest.fixture
 def slow_atelet(plane: ControlPlane, installed: Installation) -> Iterator[float]:
     """atelet serves so many seconds after its container's start."""
-    _delay_atelet(plane, "8")
-    yield 8.0
+    _delay_atelet(plane, "12")
+    yield 12.0
     _delay_atelet(plane, "0")
 
 
@@ -134,6 +134,7 @@ def test_a_part_of_the_node_that_is_killed_loses_nothing(
     assert claimed(plane, node)
 
 
+@pytest.mark.long
 def test_a_node_without_its_kubelet_for_75_seconds_keeps_its_ateoms_and_its_claim(
     plane: ControlPlane, real_nodes: Nodes, namespace: str, pool: Pool
 ) -> None:

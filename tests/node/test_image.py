@@ -2,6 +2,7 @@
 
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from ateplace import __version__
 from tests.node.archive import Archive
 from tests.node.building import Builder
 
+pytestmark = pytest.mark.long
 OURS = {"ateplace", "webhook", "extender", "reconciler", "certs"}
 PLACE = "opt/ateplace/"
 SIZE = 170 * 1024 * 1024
@@ -74,8 +76,13 @@ def test_every_module_of_ours_is_compiled_and_bytecode_is_used_whatever_became_o
         assert int.from_bytes(image.read(path)[4:8], "little") == UNCHECKED_HASH, path
 
 
-def test_it_stays_small(image: Archive, packages: str) -> None:
+def test_it_stays_small(image: Archive, packages: str, tell: Callable[[str], None]) -> None:
     size = sum(member.size for path, member in image.files.items() if path.startswith(packages))
+    whole = sum(member.size for member in image.files.values())
+    tell(
+        f"the image: {image.size / 2**20:.0f} MiB to pull, {whole / 2**20:.0f} MiB of files, "
+        f"{size / 2**20:.0f} MiB of them in site-packages"
+    )
     assert size < SIZE, f"{size / 2**20:.0f} MiB"
 
 
