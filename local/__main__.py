@@ -20,10 +20,10 @@ def main() -> int:
     if sys.argv[1:] == ["--can-run-nodes"]:
         reason = unfit()
         sys.stdout.write(f"{reason}\n" if reason else "")
-        return int(reason is not None)
+        return int(bool(reason))
     try:
         resolve()
-        if sys.argv[1:] == ["--node"] and unfit() is None:
+        if sys.argv[1:] == ["--node"] and not unfit():
             resolve(wanted=NODE_BINARIES)
     except LocalError as error:
         sys.stderr.write(f"ateplace: {error}\n")

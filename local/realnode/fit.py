@@ -23,6 +23,7 @@ PATIENCE = 180.0
 
 ATTEMPT = """
 cd "$1"
+: </dev/kmsg
 mount -t tmpfs none mounted
 mkdir mounted/lower mounted/upper mounted/work mounted/merged
 cp -R bundle mounted/lower
@@ -37,8 +38,8 @@ runc run --bundle mounted/merged/bundle attempt </dev/null
 limits, on an overlay."""
 
 
-def unfit() -> str | None:
-    """Why no real node can run here, in a sentence that says what to do; None when one can."""
+def unfit() -> str:
+    """Why no real node can run here, in a sentence that says what to do; empty when one can."""
     if sys.platform != "linux":
         return "a real node needs Linux"
     if os.geteuid() != 0:
@@ -47,7 +48,7 @@ def unfit() -> str | None:
         return f"a real node needs {', '.join(missing)}: apt-get install --no-install-recommends {PACKAGES}"
     if refused := _refused():
         return f"a real node needs what this machine's kernel or sandbox does not give: {refused}"
-    return None
+    return ""
 
 
 def _missing() -> Iterable[str]:
