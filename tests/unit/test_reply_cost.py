@@ -13,7 +13,7 @@ import pytest
 from ateplace.settings import Extender, Settings
 from tests.unit.cluster import atelet, node, pod
 from tests.unit.kube_server import Answer, Request
-from tests.unit.test_extender_verbs import Api, Rig, ask
+from tests.unit.verbs_rig import Api, Rig, ask
 
 HELD = [f"n{number}" for number in range(100)]
 MINUTES = 5

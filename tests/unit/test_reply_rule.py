@@ -10,7 +10,7 @@ from ateplace.settings import Reconciler, Settings
 from extender.context import Rules
 from extender.protocol import FilterResult
 from tests.unit.cluster import atelet, node, pod, pool
-from tests.unit.test_extender_verbs import Api, Rig, ask
+from tests.unit.verbs_rig import Api, Rig, ask
 
 
 def held(rig: Rig, name: str = "n1", version: int = 2) -> None:
