@@ -13,7 +13,7 @@ from local.burst import BURST, FREE, HEADROOM, NODES, Counts, Recorder, Stage
 from local.plane import ControlPlane
 from local.pods import Installation
 from local.progress import say
-from local.scene import OVERLAY, start_map
+from local.scene import OVERLAY, hand_over, start_map
 from local.witness import Witness
 
 DELAY, IDLE, LINGER = 10.0, 5.0, 20.0
@@ -100,11 +100,5 @@ def play(*, once: bool = True, shape: str = "new") -> int:
         early = witness.violations()
         say(f"bound before claimed: {len(early)} of {witness.bound} bindings")
         if not once:
-            say("the scene is over; it is yours now, until Ctrl-C:")
-            say(f"  export KUBECONFIG={plane.kubeconfig} ATEPLACE_RECONCILER_LINGER={LINGER:g}")
-            try:
-                while True:
-                    time.sleep(1)
-            except KeyboardInterrupt:
-                say("stopping everything")
+            hand_over(plane, LINGER)
         return int(bool(early))

@@ -281,6 +281,17 @@ def start_map(plane: ControlPlane, linger: float, *options: str, name: str = "ma
     return plane.wait(address, timeout=60, why="the map to be served", every=0.1)
 
 
+def hand_over(plane: ControlPlane, linger: float) -> None:
+    """Leave the cluster to the user until Ctrl-C."""
+    say("the scene is over; it is yours now, until Ctrl-C:")
+    say(f"  export KUBECONFIG={plane.kubeconfig} ATEPLACE_RECONCILER_LINGER={linger:g}")
+    try:
+        while True:
+            time.sleep(1)
+    except KeyboardInterrupt:
+        say("stopping everything")
+
+
 def _header(plane: ControlPlane, installed: Installation, map_url: str, *, real: bool) -> Group:
     lines = [
         f"ateplace is up; Ctrl-C stops everything. The map: {map_url}",

@@ -127,8 +127,11 @@ def up(
     nodes: Annotated[int, typer.Option(min=4, help="How many nodes to pretend (journey).")] = 12,
     once: Annotated[bool, typer.Option(help="Play the scenario, check every step, exit 0 or 1.")] = False,
     scene: Annotated[
-        Literal["journey", "headroom"],
-        typer.Option(help="journey: a pool comes, grows, shrinks and goes; headroom: a burst on a full cluster."),
+        Literal["journey", "headroom", "upgrade"],
+        typer.Option(
+            help="journey: a pool comes, grows, shrinks and goes; headroom: a burst on a full cluster; upgrade: Agent "
+            "Substrate is upgraded node by node, and back (about six minutes)."
+        ),
     ] = "journey",
     substrate: Annotated[
         Literal["new", "old"], typer.Option(help="Which shape of Agent Substrate stands in: of autumn or of June 2026.")
@@ -144,6 +147,8 @@ def up(
     try:
         if scene == "headroom":
             code = importlib.import_module("local.headroom_scene").play(once=once, shape=substrate)
+        elif scene == "upgrade":
+            code = importlib.import_module("local.upgrade_scene").play(once=once)
         else:
             play = importlib.import_module("local.scene").play
             code = play(nodes=nodes, once=once, shape=substrate, real_node=real_node)
