@@ -33,17 +33,16 @@ class Archive:
         return found
 
     def read(self, path: str) -> bytes:
-        """A file's content."""
-        for layer in reversed(self._layers):
-            try:
-                found = layer.extractfile(path)
-            except KeyError:
-                continue
-            return found.read() if found else b""
-        raise FileNotFoundError(path)
+        """A file's content; where a link leads."""
+        member = self.files[path]
+        if member.issym() or not (found := self._from[path].extractfile(member)):
+            return member.linkname.encode()
+        return found.read()
 
     def _merge(self) -> dict[str, tarfile.TarInfo]:
         found: dict[str, tarfile.TarInfo] = {}
+        self._from: dict[str, tarfile.TarFile] = {}
+        """The layer of each path."""
         for layer in self._layers:
             members = {each.name.removeprefix("./").rstrip("/"): each for each in layer.getmembers()}
             for name in members:
@@ -53,7 +52,9 @@ class Archive:
                     inside = gone + "/"
                     for path in [path for path in found if path == gone or path.startswith(inside)]:
                         del found[path]
-            found |= {name: each for name, each in members.items() if WHITEOUT not in name}
+            kept = {name: each for name, each in members.items() if WHITEOUT not in name}
+            found |= kept
+            self._from |= dict.fromkeys(kept, layer)
         return found
 
     def _read(self, tar: tarfile.TarFile, name: str) -> bytes:
