@@ -19,6 +19,7 @@ DOCS = DEPLOY.parent / "docs"
 EVERY = {"base": BASE, **OVERLAYS}
 SETTINGS = Settings()
 METRICS = (
+    "ateplace.cluster.feed",
     "ateplace.process.health",
     "ateplace.process.http_server",
     "certs.metrics",
