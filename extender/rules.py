@@ -15,11 +15,12 @@ from typing import Final
 from msgspec import Struct, structs
 
 from ateplace.cluster.ledger import Ledger
-from ateplace.cluster.pool_rules import PoolRules
+from ateplace.cluster.pool_rules import NONE, PoolRules, Quota
 from ateplace.cluster.state import Node, Pool, PoolOnNode, State
 from extender.demand import Demand
 
 PREFIX: Final = "rule "
+UNREADABLE: Final = "rule that cannot be read"
 
 
 class Limits(Struct, gc=False):
@@ -35,6 +36,10 @@ class Limits(Struct, gc=False):
     """The value that all its nodes must have for the label `rules.same`; None while nothing has chosen one."""
     zones: frozenset[str] = frozenset()
     """Zones to keep out of, as long as others will do."""
+    namespace: str = ""
+    quota: Quota | None = None
+    held: frozenset[str] = frozenset()
+    """Nodes that the pools of its namespace hold, if that has a quota."""
 
     @property
     def spreads(self) -> bool:
@@ -55,6 +60,11 @@ class Limits(Struct, gc=False):
             return f"{PREFIX}max-per-node={rules.max_per_node}: the node has {self.there[node.name]} of the pool"
         if self.spreads and node.name in self.alike:
             return f"{PREFIX}min-nodes={rules.min_nodes}: the pool is on {len(self.alike)}, this one included"
+        if self.quota and node.name not in self.held:
+            if self.quota.wrong_nodes:
+                return f"{PREFIX}max-nodes of namespace {self.namespace} cannot be read: {self.quota.wrong_nodes}"
+            if self.quota.max_nodes is not None and len(self.held) >= self.quota.max_nodes:
+                return f"{PREFIX}max-nodes={self.quota.max_nodes}: namespace {self.namespace} holds {len(self.held)}"
         return f"{PREFIX}min-nodes: its zone has some of the pool" if node.zone in self.zones else ""
 
     def room(self, name: str) -> float:
@@ -67,6 +77,7 @@ class Limits(Struct, gc=False):
         """The same once this pod is on the node: for those that come after it."""
         after = structs.replace(self, there=copy.copy(self.there), alike={*self.alike, node.name}, zones=frozenset())
         after.there[node.name] = self.there.get(node.name, 0) + 1
+        after.held = self.held | {node.name}
         if self.rules.same and self.value is None and node.record:
             after.value = node.record.labels.get(self.rules.same)
         return after
@@ -80,11 +91,13 @@ class Limits(Struct, gc=False):
 
 
 def limits(ledger: Ledger, demand: Demand) -> Limits | None:
-    """None when the pool has no rules, as most have not."""
+    """None when neither the pool nor its namespace has rules, as most have not."""
     pool = ledger.pools.get(demand.pool)
-    if pool is None or pool.record is None or not pool.record.ruled:
+    if pool is None or pool.record is None:
         return None
-    rules = pool.record.rules
+    rules, quota = pool.record.rules, ledger.quotas.get(pool.namespace)
+    if rules is NONE and quota is None:
+        return None
     attempt = ledger.picks.attempts.get(demand.uid)
     own = attempt.node if attempt else ""
     counted = {name: _counted(there, demand, own=name == own) for name, there in pool.nodes.items()}
@@ -94,18 +107,33 @@ def limits(ledger: Ledger, demand: Demand) -> Limits | None:
         {name: count for name, count in counted.items() if count},
         _alike(ledger, demand) if rules.min_nodes and not demand.placeholder else set(),
         _value(ledger, pool, rules.same, own) if rules.same else None,
+        namespace=pool.namespace,
+        quota=quota,
+        held=_held(ledger, pool, own) if quota else frozenset(),
     )
 
 
 def kind(reason: str) -> str:
     """A reason without its numbers, for a metric's label."""
-    return reason.partition("=")[0].partition(":")[0] if reason.startswith(PREFIX) else reason
+    if not reason.startswith(PREFIX):
+        return reason
+    said = reason.partition("=")[0].partition(":")[0]
+    return UNREADABLE if said.endswith("cannot be read") else said
 
 
 def _counted(there: PoolOnNode, demand: Demand, *, own: bool) -> int:
     if demand.placeholder:
         return there.ateoms + there.placeholders + there.picks - own
     return there.ateoms + there.picks - there.placeholder_picks - own
+
+
+def _held(ledger: Ledger, pool: Pool, own: str) -> frozenset[str]:
+    """Without a node where nothing is but this pod's own pick."""
+    held, there = ledger.held_nodes(pool.namespace), pool.nodes.get(own)
+    alone = there is not None and there.value is None and there.picks == 1 and not (there.ateoms or there.placeholders)
+    if alone and not any(own in one.nodes for one in ledger.pools_of(pool.namespace) if one is not pool):
+        held.discard(own)
+    return frozenset(held)
 
 
 def _alike(ledger: Ledger, demand: Demand) -> set[str]:

@@ -26,6 +26,7 @@ from reconciler.headroom.controller import Headroom
 from reconciler.headroom.metrics import Workers
 from reconciler.leader import Election
 from reconciler.pools import Pools
+from reconciler.quotas import Quotas
 from reconciler.resync import Compare, WatchDiffers
 from reconciler.strays import Strays
 from reconciler.workqueue import Queue
@@ -60,6 +61,7 @@ class Reconciler:
         # Few at a time: a finalizer can wait for a moment, a pod that waits for its atelet should not.
         self._pools = Queue("pools", self._pool, workers=max(1, workers // 2), lane=view.ledger.namespace_of)
         self._finalizers = Pools(kube, view.ledger, settings, self._events, look_at=self._nodes.add)
+        self._quotas = Quotas(view.ledger, self._events)
         self._strays = Strays(kube, view.ledger, self._claims.unbound, settings.substrate.pool_label)
         self._compare = Compare(view, {self._nodes: self._due_nodes, self._pools: self._due_pools})
         self.election = Election(kube, settings.cluster.namespace, identity, seconds=settings.reconciler.lease_seconds)
@@ -83,7 +85,7 @@ class Reconciler:
         try:
             await self._work()
         finally:
-            for part in (self._claims, self._late, self._gating, self._finalizers, self._events):
+            for part in (self._claims, self._late, self._gating, self._finalizers, self._quotas, self._events):
                 part.forget()
 
     async def _work(self) -> None:
@@ -110,6 +112,7 @@ class Reconciler:
     async def _pool(self, uid: str) -> float | None:
         if not self.election.leading:
             return 1.0
+        self._quotas.look(uid)
         looks = (await self._finalizers.reconcile(uid), await self._strays.look(uid))
         return min((look for look in looks if look is not None), default=None)
 

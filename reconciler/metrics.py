@@ -54,3 +54,8 @@ EVENTS_DROPPED: Final = metrics.counter("events_dropped_total", "Kubernetes Even
 UNREADABLE_RULES: Final = metrics.gauge(
     "pools_with_unreadable_rules", "Pools none of whose ateoms are placed because a rule in an annotation is nonsense."
 )
+NAMESPACE_NODES: Final = metrics.gauge(
+    "namespace_nodes",
+    "Nodes that the pools of a namespace hold together, and may hold (state held or allowed), where it has a quota.",
+    ["namespace", "state"],
+)

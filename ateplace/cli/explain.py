@@ -19,10 +19,10 @@ from ateplace.cli.replicas import ask
 from ateplace.cli.snapshot import compose
 from ateplace.cli.status import picks_in_flight
 from ateplace.cluster.ledger import Ledger
-from ateplace.cluster.records import atelet_record, pod_record, pool_record
-from ateplace.errors import AteplaceError, KubeError, NotFound
+from ateplace.cluster.records import atelet_record, namespace_record, node_record, pod_record, pool_record
+from ateplace.errors import AteplaceError, Forbidden, KubeError, NotFound
 from ateplace.kube import paths, selectors
-from ateplace.kube.objects import Node, Pod, WorkerPool
+from ateplace.kube.objects import Bare, Node, Pod, WorkerPool
 from ateplace.settings import Settings
 
 if TYPE_CHECKING:
@@ -151,7 +151,22 @@ async def explain_pool(kube: "Kube", settings: Settings, namespace: str, name: s
     ledger = Ledger()
     ledger.pool_seen(pool_record(pool), 0.0)
     own = [pod for pod in pods if (one := pod_record(pod, label)) and ledger.owners.pool_of(one) == pool.metadata.uid]
-    return Explanation("pool", key, pool_checks.findings(pool, picture, own, settings), [], events, [])
+    findings = pool_checks.findings(pool, picture, own, settings)
+    return Explanation("pool", key, [*findings, *await _quota(kube, namespace, nodes, pods)], [], events, [])
+
+
+async def _quota(kube: "Kube", namespace: str, nodes: list[Node], pods: list[Pod]) -> list[Finding]:
+    """What the Namespace allows; nothing where it may not be read."""
+    try:
+        said = namespace_record(await kube.get(paths.NAMESPACES.named(namespace), Bare))
+    except (Forbidden, NotFound):
+        return []
+    if said is None:
+        return []
+    uids = {one.metadata.uid for one in await _all(kube, paths.POOLS.within(namespace), WorkerPool)}
+    held = {one.name for one in map(node_record, nodes) if uids & one.claims.keys()}
+    held |= {pod.spec.node_name for pod in pods if pod.spec.node_name}
+    return list(pool_checks.quota_findings(namespace, said.quota, len(held)))
 
 
 async def _situation(kube: "Kube", settings: Settings, namespace: str, name: str) -> tuple[Situation, list[Event]]:

@@ -8,6 +8,7 @@ from ateplace.cli.findings import Finding, count, fail, ok, some, verb, warn
 from ateplace.cli.pod_checks import judge_unbound
 from ateplace.cli.snapshot import NOWHERE, Picture, PoolRow
 from ateplace.cli.tables import shown_rules, shown_zones
+from ateplace.cluster.pool_rules import Quota
 from ateplace.cluster.records import pool_record
 from ateplace.kube.objects import Pod, WorkerPool
 from ateplace.settings import Settings
@@ -92,6 +93,20 @@ def _rules(row: PoolRow, picture: Picture) -> Iterator[Finding]:
         says = f"rule {rule}: {numbers[name]}"
         fix = "nothing is moved for a rule: delete some of its pods, and the next ones follow it"
         yield warn(says, fix) if broken[name] else ok(says)
+
+
+def quota_findings(namespace: str, quota: Quota, held: int) -> Iterator[Finding]:
+    """What the pools of a namespace may have together. `held`: nodes with a claim or a pod of theirs."""
+    if quota.wrong:
+        yield fail(
+            f"the pools of namespace {namespace} get nothing more: {quota.wrong}", "mend the Namespace's annotation"
+        )
+    if quota.max_nodes is not None:
+        says = f"rule max-nodes={quota.max_nodes}: the pools of namespace {namespace} hold {count(held, 'node')}"
+        reached = held >= quota.max_nodes
+        yield warn(says, "an administrator may raise it on the Namespace") if reached else ok(says)
+    if quota.max_headroom is not None:
+        yield ok(f"rule max-headroom={quota.max_headroom}: for all pools of namespace {namespace} together")
 
 
 def _waiting(pods: Iterable[Pod], settings: Settings) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The cluster as the roles see it: seven watches that fill one ledger.
+"""The cluster as the roles see it: eight watches that fill one ledger.
 
 One view per process, shared by whatever roles run in it (`View.of(runtime)`). It is good to decide from when `reason()`
 is None: every watch has delivered a full list, none has been silent for longer than `cluster.stale_after`, and neither
@@ -23,6 +23,7 @@ from ateplace.cluster.records import (
     AteletRecord,
     AteletTemplate,
     LimitRangeRecord,
+    NamespaceRecord,
     NodeRecord,
     PodRecord,
     PoolRecord,
@@ -30,7 +31,7 @@ from ateplace.cluster.records import (
 )
 from ateplace.cluster.resources import Amounts, largest
 from ateplace.kube import Kube, paths
-from ateplace.kube.objects import DaemonSet, LimitRange, Node, Pod, WorkerPool
+from ateplace.kube.objects import Bare, DaemonSet, LimitRange, Node, Pod, WorkerPool
 from ateplace.kube.watch import Watch
 from ateplace.process import metrics
 from ateplace.process.runtime import Runtime
@@ -123,10 +124,19 @@ class View:
             self._limit_range,
             name="atelet-limit-ranges",
         )
+        self.namespaces = Watch(
+            kube,
+            paths.NAMESPACES.everywhere,
+            Bare,
+            records.namespace_record,
+            self._namespace,
+            name="namespaces",
+        )
         self._live_requests: dict[str, Amounts] = {}
         """By a DaemonSet's UID: the most that pods of its current template were admitted with."""
         self.watches: tuple[Watch[Any, Any], ...] = (
             self.pools,
+            self.namespaces,
             self.limit_ranges,
             self.daemonsets,
             self.nodes,
@@ -227,6 +237,10 @@ class View:
             self._live_requests.pop(old.uid, None)  # another template, other pods
         made = self._admitted(new) if new else None
         self._object(self.ledger.daemonset_seen, self.ledger.daemonset_gone, key, old, made)
+
+    def _namespace(self, _: str, old: NamespaceRecord | None, new: NamespaceRecord | None) -> None:
+        if record := new or old:
+            self.ledger.quota_seen(record.name, new.quota if new else None)
 
     def _limit_range(self, _: str, __: LimitRangeRecord | None, ___: LimitRangeRecord | None) -> None:
         for template in self.daemonsets.store.values():

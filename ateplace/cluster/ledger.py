@@ -4,7 +4,7 @@ Pure: no I/O, no clock (every verb that needs the time is given a monotonic one)
 rebuilt from the API at any time; only picks in flight are memory of our own.
 
     what the watches show   node_seen, node_gone     pod_seen, pod_gone        pool_seen, pool_gone
-    (`cluster.feed`)        atelet_seen, atelet_gone daemonset_seen, daemonset_gone
+    (`cluster.feed`)        atelet_seen, atelet_gone daemonset_seen, daemonset_gone  quota_seen
     what we did             claims.sending, claims.acknowledge                 a claim that this process writes
                             picks.assume, picks.forget, picks.failed           a node that filter answers
                             picks.note_refusal                                 a pod that no node was found for
@@ -13,6 +13,7 @@ rebuilt from the API at any time; only picks in flight are memory of our own.
                             claims.nodes, claims.state, claims.live, claims.is_ours
                             picks.attempts, picks.unpicked, picks.in_flight    `cluster.picks` has their life
                             owners.pool_of, owners.pool_named                  whose pod it is
+                            quotas, pools_of, held_nodes                       what a namespace may have, and has
                             subscribe                                          to hear of what changed
                             generation                                         to see whether anything has
 
@@ -33,8 +34,9 @@ from ateplace.cluster.atelets import AteletNeed, Templates
 from ateplace.cluster.claims import Claims, headroom_cooled
 from ateplace.cluster.ownership import Move, Ownership
 from ateplace.cluster.picks import EXPIRY, UNSEEN, Picks
+from ateplace.cluster.pool_rules import Quota
 from ateplace.cluster.records import AteletRecord, AteletTemplate, NodeRecord, PodRecord, PoolRecord
-from ateplace.cluster.state import Node, Reading
+from ateplace.cluster.state import Node, Pool, Reading
 from ateplace.cluster.tables import READ, Listener, Tables
 
 __all__ = ["EXPIRY", "READ", "UNSEEN", "Ledger"]
@@ -53,6 +55,8 @@ class Ledger:
         """The atelet DaemonSets."""
         self.zones: Counter[str] = Counter()
         """How many nodes each zone has; those without a zone are one of their own."""
+        self.quotas: dict[str, Quota] = {}
+        """By Namespace: few have one."""
         self._atelets: dict[str, str] = {}
         """The node of each atelet pod, by the pod's UID."""
 
@@ -61,9 +65,12 @@ class Ledger:
         """Changes with everything that a decision about a pod can depend on, but for the time."""
         return self._tables.generation
 
-    def subscribe(self, *, node: Listener | None = None, pool: Listener | None = None) -> None:
-        """Call `node` with a node's name, `pool` with a pool's UID, after anything about it changed."""
-        self._tables.subscribe(node=node, pool=pool)
+    def subscribe(
+        self, *, node: Listener | None = None, pool: Listener | None = None, namespace: Listener | None = None
+    ) -> None:
+        """Call `node` with a node's name, `pool` with a pool's UID, after anything about it changed, `namespace` with a
+        Namespace's name when its quota has."""
+        self._tables.subscribe(node=node, pool=pool, namespace=namespace)
 
     def namespace_of(self, pool_uid: str) -> str:
         """A pool's namespace; empty for one that is gone, or has not been seen yet."""
@@ -171,6 +178,7 @@ class Ledger:
             tables.tell_node(record.node)
             return
         pool = tables.pool(pool_uid)
+        pool.namespace = pool.namespace or record.namespace
         pool.pods += 1
         pool.ateoms += not record.placeholder
         if not record.node:
@@ -216,6 +224,7 @@ class Ledger:
         if record.replicas > (pool.record.replicas if pool.record else 0):
             pool.raised = now
         was_warm, pool.record, pool.gone = pool.warm, record, False
+        pool.namespace = record.namespace
         self._move(self.owners.name(record), now)
         if was_warm and not pool.warm:
             headroom_cooled(pool, now)
@@ -238,6 +247,29 @@ class Ledger:
             self._tables.tell_node(name)
         self._tables.tell_pool(uid)
         self._tables.drop_pool(pool)
+
+    def pools_of(self, namespace: str) -> list[Pool]:
+        """Those that are there, and those that are gone and still hold something. Linear in all pools."""
+        return [pool for pool in self.pools.values() if pool.namespace == namespace]
+
+    def held_nodes(self, namespace: str) -> set[str]:
+        """Nodes that have a claim or a pod of its pools, or a pick in flight."""
+        return {name for pool in self.pools_of(namespace) for name in pool.nodes}
+
+    # Namespaces.
+
+    def quota_seen(self, namespace: str, quota: Quota | None) -> None:
+        """A Namespace has this quota; None: no longer any."""
+        if self.quotas.get(namespace) == quota:
+            return
+        self._tables.generation += 1
+        if quota:
+            self.quotas[namespace] = quota
+        else:
+            del self.quotas[namespace]
+        for pool in self.pools_of(namespace):
+            self._tables.tell_pool(pool.uid)
+        self._tables.tell_namespace(namespace)
 
     def _move(self, moves: list[Move], now: float) -> None:
         for pod, before, after in moves:

@@ -1,12 +1,14 @@
-"""Rules about where a pool's ateoms may be that no field of a WorkerPool can express, as its annotations say (pure).
+"""Rules about where a pool's ateoms may be that no field of a WorkerPool can express, as annotations say (pure).
 
-    ateplace.ate.dev/min-nodes: "2"        on so many nodes at least, once the pool has as many ateoms
-    ateplace.ate.dev/max-per-node: "10"    so many on one node at most
-    ateplace.ate.dev/same: <label key>     all on nodes with one value of this label
+    on a WorkerPool  ateplace.ate.dev/min-nodes: "2"        on so many nodes at least, once the pool has as many ateoms
+                     ateplace.ate.dev/max-per-node: "10"    so many on one node at most
+                     ateplace.ate.dev/same: <label key>     all on nodes with one value of this label
+    on a Namespace   ateplace.ate.dev/max-nodes: "5"        its pools hold so many nodes at most, together
+                     ateplace.ate.dev/max-headroom: "10"    and have so many placeholders
 
-A rule that cannot be read is never taken for "no rule": no ateom of the pool is placed until it can be read, and the
-sentence in `wrong` is what its scheduler, an Event and `explain` say. Ateoms that run are left alone.
-`extender.rules` decides by these rules.
+A rule that cannot be read is never taken for "no rule": no ateom of the pool is placed until it can be read, the pools
+of a namespace get no further node or placeholder, and the sentence in `wrong` is what their scheduler, an Event and
+`explain` say. Ateoms that run are left alone. `extender.rules` and `reconciler.headroom` decide by these rules.
 """
 
 import re
@@ -37,6 +39,34 @@ class PoolRules(Struct, frozen=True, gc=False):
 
 
 NONE: Final = PoolRules()
+
+
+class Quota(Struct, frozen=True, gc=False):
+    """What all pools of a namespace may have together; None: no such rule. What cannot be read allows nothing more."""
+
+    max_nodes: int | None = None
+    max_headroom: int | None = None
+    wrong_nodes: str = ""
+    wrong_headroom: str = ""
+
+    @property
+    def wrong(self) -> str:
+        return "; ".join(filter(None, (self.wrong_nodes, self.wrong_headroom)))
+
+
+def quota(said: Callable[[str], str]) -> Quota | None:
+    """None for a Namespace that has none."""
+    nodes, headroom = said(names.MAX_NODES_ANNOTATION), said(names.MAX_HEADROOM_ANNOTATION)
+    if not (nodes or headroom):
+        return None
+    wanted = f"a whole number from 0 to {MOST}"
+    most, spare = (0 if value == "0" else number(value) for value in (nodes, headroom))
+    return Quota(
+        most,
+        spare,
+        _wrong(names.MAX_NODES_ANNOTATION, nodes, wanted) if nodes and most is None else "",
+        _wrong(names.MAX_HEADROOM_ANNOTATION, headroom, wanted) if headroom and spare is None else "",
+    )
 
 
 def pool_rules(said: Callable[[str], str]) -> PoolRules:

@@ -20,7 +20,7 @@ from typing import Final
 from msgspec import Struct, field, structs
 
 from ateplace import names
-from ateplace.cluster.pool_rules import NONE, PoolRules, pool_rules
+from ateplace.cluster.pool_rules import NONE, PoolRules, Quota, pool_rules, quota
 from ateplace.cluster.resources import (
     PODS,
     Amounts,
@@ -34,6 +34,7 @@ from ateplace.cluster.resources import (
     shape,
 )
 from ateplace.kube.objects import (
+    Bare,
     Condition,
     DaemonSet,
     LimitRange,
@@ -144,11 +145,6 @@ class PoolRecord(Struct, frozen=True, gc=False):
     """How many ateoms it should have."""
     rules: PoolRules = NONE
 
-    @property
-    def ruled(self) -> bool:
-        """Whether it has rules about where its ateoms may be."""
-        return self.rules is not NONE
-
 
 class AteletTemplate(Struct, frozen=True, gc=False):
     """What decides where one atelet DaemonSet can run, and the room it needs there."""
@@ -166,6 +162,14 @@ class AteletTemplate(Struct, frozen=True, gc=False):
     ports: frozenset[tuple[str, int]]
     spec: PodSpec = field(default_factory=PodSpec)
     """The parts of its pods that `requests` follows from."""
+
+
+class NamespaceRecord(Struct, frozen=True, gc=False):
+    """A Namespace that has a quota of ours: few have one."""
+
+    name: str
+    uid: str
+    quota: Quota
 
 
 class LimitRangeRecord(Struct, frozen=True, gc=False):
@@ -320,6 +324,13 @@ def pool_record(pool: WorkerPool) -> PoolRecord:
         replicas=pool.spec.replicas if pool.spec else 0,
         rules=pool_rules(partial(_wish, meta)),
     )
+
+
+def namespace_record(namespace: Bare) -> NamespaceRecord | None:
+    """None for one without a quota. Annotations only: whoever may label a Namespace may often not annotate it."""
+    meta = namespace.metadata
+    found = quota(meta.annotation)
+    return NamespaceRecord(intern(meta.name), meta.uid, found) if found else None
 
 
 def live_atelet_template(daemonset: DaemonSet, selector: LabelSelector) -> AteletTemplate | None:

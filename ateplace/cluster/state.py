@@ -193,6 +193,8 @@ class Pool(Struct, gc=False):
 
     uid: str
     record: PoolRecord | None = None
+    namespace: str = ""
+    """Also that of a pool that is gone, or was never seen and whose pods are there."""
     gone: bool = False
     """Whether it was seen, and then seen to be gone. One that was never seen may merely be new."""
     nodes: dict[str, PoolOnNode] = field(default_factory=dict)

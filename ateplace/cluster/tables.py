@@ -29,13 +29,19 @@ class Tables:
         """Nodes that were read."""
         self._on_node: list[Listener] = []
         self._on_pool: list[Listener] = []
+        self._on_namespace: list[Listener] = []
 
-    def subscribe(self, *, node: Listener | None = None, pool: Listener | None = None) -> None:
-        """Call `node` with a node's name, `pool` with a pool's UID, after anything about it changed."""
+    def subscribe(
+        self, *, node: Listener | None = None, pool: Listener | None = None, namespace: Listener | None = None
+    ) -> None:
+        """Call `node` with a node's name, `pool` with a pool's UID, `namespace` with a Namespace's name, after anything
+        about it changed."""
         if node:
             self._on_node.append(node)
         if pool:
             self._on_pool.append(pool)
+        if namespace:
+            self._on_namespace.append(namespace)
 
     def tell_node(self, name: str) -> None:
         if name:
@@ -45,6 +51,10 @@ class Tables:
     def tell_pool(self, uid: str) -> None:
         for listener in self._on_pool:
             listener(uid)
+
+    def tell_namespace(self, name: str) -> None:
+        for listener in self._on_namespace:
+            listener(name)
 
     # Entries come,
 

@@ -115,12 +115,16 @@ def unserved(case: Case, names: Names) -> list[Node]:
     ]
     need = max(1, pool.unbound - pool.unbound_placeholders)
     found: list[Node] = []
+    limits = case.limits
     for node in sorted(awaited, key=lambda node: (not node.claims, node.name)):
+        if limits and limits.refuses(node):
+            continue
         if need <= 0 or len(found) >= max(1, case.rules.open_ahead):
             break
         takes = capacity(case, node)
         need -= max(1, min(takes, each) if each else takes)
         if not answerable(case, node) and knows_all(case, node):
+            limits = limits.take(node) if limits else None
             found.append(node)  # where another replica has claimed it lately, that one keeps the book
     return found
 
@@ -307,6 +311,7 @@ def _ahead(case: Case, best: Node, seen: list[Node], warm: Iterator[Node], cold:
         if node is not best and not (limits and limits.refuses(node)):
             need -= capacity(case, node)
             if not answerable(case, node):
+                limits = limits.take(node) if limits else None
                 found.append(node)
             elif not node.pools[case.demand.pool].picks:
                 spare -= 1

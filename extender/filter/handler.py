@@ -277,7 +277,7 @@ class Filter:
     def _rules(self, pool_uid: str) -> object:
         """What its pods are refused under, to be compared."""
         pool = self._ledger.pools.get(pool_uid)
-        return pool.record.rules if pool and pool.record else None
+        return (pool.record.rules, self._ledger.quotas.get(pool.namespace)) if pool and pool.record else None
 
     def _pool_changed(self, pool_uid: str) -> None:
         self._retry.changed(pool_uid, self._rules(pool_uid))

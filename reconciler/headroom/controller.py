@@ -32,7 +32,7 @@ from ateplace.settings import Settings
 from reconciler.events import Events, about_pool
 from reconciler.headroom import metrics, placeholder
 from reconciler.headroom.placeholder import Deployment, DeploymentRecord, Json
-from reconciler.headroom.size import Quota, quota
+from reconciler.headroom.size import Quota, quota, share
 from reconciler.workqueue import Queue
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Headroom:
         self.wanted: dict[str, tuple[str, int]] = {}
         """By pool UID: the pool as people call it, and its placeholders, if any are wanted."""
         self.queue = Queue("headroom", self.reconcile, workers=WORKERS, lane=self._lane)
-        view.ledger.subscribe(pool=self._pool_changed)
+        view.ledger.subscribe(pool=self._pool_changed, namespace=self._quota_changed)
         view.follow_pods(self._pod_changed)
 
     def _lane(self, uid: str) -> str:
@@ -121,11 +121,20 @@ class Headroom:
         pool = self._view.ledger.pools.get(uid)
         record = pool.record if pool else None
         if record is not self._records.get(uid):
+            before = self._records.get(uid)
             if record:
                 self._records[uid] = record
             else:
                 metrics.forget(_shown(self._records.pop(uid)))
             self.queue.add(uid)
+            for one in (before, record):
+                if one and one.namespace in self._view.ledger.quotas:
+                    self._quota_changed(one.namespace)
+
+    def _quota_changed(self, namespace: str) -> None:
+        """What one pool of a namespace gets depends on what the others ask for."""
+        for pool in self._view.ledger.pools_of(namespace):
+            self.queue.add(pool.uid)
 
     def _pod_changed(self, old: PodRecord | None, new: PodRecord | None) -> None:
         """A pod that came, went or was bound may change what its pool's placeholders should be."""
@@ -172,6 +181,7 @@ class Headroom:
         own = [one for one in found if not one.ours]
         source = max(own, key=lambda one: (*one.rank, one.uid), default=None)
         shape = self._filled_in(uid, source.mould) if source and source.mould else None
+        asked = self._shared(record, asked, present)
         asked = self._limited(uid, asked, present, source.starved if source else 0, shape)
         self._say(record, asked, shape)
         if not asked.count and asked.reason not in GIVEN_UP:
@@ -195,6 +205,19 @@ class Headroom:
         self._refusals.pop(uid, None)
         self._watch_pods(uid, shape, mine)
         return NOWHERE_LOOK if asked.reason == NOWHERE else None
+
+    def _shared(self, record: PoolRecord, asked: Quota, present: int) -> Quota:
+        """What the quota of its namespace leaves it."""
+        ledger, namespace = self._view.ledger, record.namespace
+        allowed = ledger.quotas.get(namespace)
+        if allowed is None:
+            return asked
+        before = (one.record for one in ledger.pools_of(namespace) if one.record and one.record.name < record.name)
+        return share(asked, present, namespace, allowed, sum(map(self._asked, before)))
+
+    def _asked(self, record: PoolRecord) -> int:
+        _, present = self.wanted.get(record.uid, ("", 0))
+        return 0 if record.deleting else quota(record.headroom, present, record.replicas, self._settings.headroom).count
 
     def _limited(self, uid: str, asked: Quota, present: int, starved: int, shape: placeholder.Mould | None) -> Quota:
         """Less where it would harm: placeholders give way to ateoms that a ResourceQuota keeps from being made, and

@@ -10,9 +10,11 @@ from typing import Final
 from msgspec import Struct
 
 from ateplace import names
+from ateplace.cluster import pool_rules
 from ateplace.settings import Headroom
 
 MOST: Final = 1000
+CAPPED: Final = "HeadroomCapped"
 NUMBER: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 PERCENTAGE: Final = re.compile(r"([0-9]{1,4})(?:%|percent)", re.ASCII)
 
@@ -41,10 +43,25 @@ def quota(asked: str, present: int, replicas: int, settings: Headroom) -> Quota:
     if count > settings.cap:
         return Quota(
             settings.cap,
-            "HeadroomCapped",
+            CAPPED,
             f"A headroom of {count} is asked for, and this cluster gives a pool at most {settings.cap}",
         )
     return Quota(count)
+
+
+def share(asked: Quota, present: int, namespace: str, allowed: pool_rules.Quota, before: int) -> Quota:
+    """What the quota of its namespace leaves a pool. Its pools come in the order of their names, so that it does not
+    depend on who asks first; those before this one ask for `before`. An unreadable quota leaves what is there."""
+    if not asked.count:
+        return asked
+    if allowed.wrong_headroom:
+        left = min(asked.count, present)
+        return Quota(left, CAPPED, f"{allowed.wrong_headroom} (on the Namespace): the headroom stays at {left}")
+    left = asked.count if allowed.max_headroom is None else max(0, allowed.max_headroom - before)
+    if asked.count <= left:
+        return asked
+    words = f"The max-headroom of namespace {namespace} is {allowed.max_headroom}, for all its pools together"
+    return Quota(left, CAPPED, f"{words}: {left} of {asked.count} placeholders are left for this one")
 
 
 def _count(asked: str, replicas: int) -> int | None:

@@ -110,6 +110,36 @@ def test_headroom_follows_the_annotation_from_5_to_8_to_0_and_back(plane: Contro
     gone(plane, namespace, SECONDS)
 
 
+def test_pools_share_the_max_headroom_of_their_namespace_and_bad_rules_are_said(
+    plane: ControlPlane, namespace: str, reconciler: Reconciler
+) -> None:
+    def allow(value: str | None) -> None:
+        note = {"metadata": {"annotations": {names.MAX_HEADROOM_ANNOTATION: value}}}
+        plane.api.patch(f"/api/v1/namespaces/{namespace}", note)
+
+    allow("4")
+    make(plane, namespace, "3")
+    notes = {names.HEADROOM_ANNOTATION: "3", names.MIN_NODES_ANNOTATION: "two"}
+    substrate.pool(plane, namespace, "zoo", annotations=notes, resources=ATEOM)
+
+    def found() -> dict[str, int]:
+        there = plane.api.list(deployments(namespace), labelSelector=names.PLACEHOLDER_LABEL)
+        return {one["metadata"]["labels"][names.PLACEHOLDER_LABEL]: one["spec"]["replicas"] for one in there}
+
+    for value, expected in (("4", {"web": 3, "zoo": 1}), ("0", {}), ("5", {"web": 3, "zoo": 2})):
+        allow(value)
+        plane.wait(lambda expected=expected: found() == expected, 60, why=f"{expected} placeholders")  # type: ignore[misc]
+    words = f"The max-headroom of namespace {namespace} is 4, for all its pools together: 1 of 3 placeholders are left"
+    plane.wait(lambda: any(words in one for one in events(plane, namespace, "HeadroomCapped")), 60, why=words)
+    plane.wait(lambda: events(plane, namespace, "BadRule"), 60, why="an Event about min-nodes")
+    annotate(plane, namespace, None)
+    plane.wait(lambda: found() == {"zoo": 3}, 60, why="the other pool to get what is left")
+    allow("nonsense")
+    plane.wait(lambda: events(plane, namespace, "QuotaReached"), 60, why="an Event about the quota")
+    assert found() == {"zoo": 3}, "what is there stays"
+    allow(None)
+
+
 def test_a_bad_value_is_said_and_changes_nothing(plane: ControlPlane, namespace: str, reconciler: Reconciler) -> None:
     make(plane, namespace, "3")
     before = shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "three placeholders")

@@ -109,3 +109,43 @@ def test_rules_that_change_while_pods_wait_and_run_are_followed_and_nonsense_pla
     for name in made:
         plane.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {TYPE: "m5"}}})
     where(plane, namespace, 6, timeout=90)
+
+
+def quota(plane: ControlPlane, namespace: str, value: str | None) -> None:
+    plane.api.patch(
+        f"/api/v1/namespaces/{namespace}", {"metadata": {"annotations": {names.MAX_NODES_ANNOTATION: value}}}
+    )
+
+
+def test_a_burst_of_300_stays_within_its_namespaces_quota_and_goes_on_when_that_is_raised(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    """80 ateoms of 100m go to a node. The pools try to allow themselves more, in vain. Nodes that both replicas open in
+    the same moment are the most that is too many; none follows them."""
+    nodes(12)
+    quota(plane, namespace, "2")
+    wish = {names.MAX_NODES_ANNOTATION: "1000"}
+    pools = [substrate.pool(plane, namespace, name, annotations=wish) for name in ("web", "batch")]
+    create(plane, [ateom(pools[number % 2], f"p{number}") for number in range(300)])
+
+    def held() -> set[str]:
+        there = plane.api.list(f"/api/v1/namespaces/{namespace}/pods")
+        return {pod["spec"]["nodeName"] for pod in there if pod["spec"].get("nodeName")}
+
+    def reached() -> int:
+        there = plane.api.list(f"/api/v1/namespaces/{namespace}/pods")
+        waiting = [pod for pod in there if not pod["spec"].get("nodeName")]
+        said = [one.get("message", "") for pod in waiting for one in pod.get("status", {}).get("conditions", ())]
+        assert waiting and sum(f"rule max-nodes=2: namespace {namespace} holds" in one for one in said) == len(waiting)
+        return len(waiting)
+
+    waiting = plane.wait(reached, timeout=180, why="all others to be refused")
+    assert waiting <= 300 - 160 and 2 <= len(held()) <= 4
+    before = held()
+    create(plane, [ateom(pools[0], f"late-{number}") for number in range(4)])
+    assert plane.wait(lambda: reached() == waiting + 4, timeout=90, why="the next ones to be refused too")
+    assert held() == before, "no further node"
+    quota(plane, namespace, "nonsense")
+    create(plane, [ateom(pools[0], "nonsense")])
+    quota(plane, namespace, None)
+    where(plane, namespace, 305, timeout=180)

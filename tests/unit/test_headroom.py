@@ -4,6 +4,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from ateplace import names
+from ateplace.cluster import pool_rules
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import PodRecord, PoolRecord, pod_record, pool_record
 from ateplace.cluster.resources import shape
@@ -22,7 +23,7 @@ from ateplace.process import metrics
 from ateplace.settings import Headroom
 from reconciler.headroom import metrics as headroom_metrics
 from reconciler.headroom.metrics import Workers
-from reconciler.headroom.size import Quota, quota
+from reconciler.headroom.size import Quota, quota, share
 from tests.unit import cluster
 
 
@@ -105,6 +106,23 @@ def test_the_cap_wins_and_is_said() -> None:
     asked = quota("50", 0, 12, Headroom(cap=20))
     assert (asked.count, asked.reason) == (20, "HeadroomCapped")
     assert "at most 20" in asked.message
+
+
+@pytest.mark.parametrize(
+    ("allowed", "before", "expected"),
+    [
+        (pool_rules.Quota(max_nodes=1), 9, 5),
+        (pool_rules.Quota(max_headroom=10), 5, 5),
+        (pool_rules.Quota(max_headroom=10), 7, 3),
+        (pool_rules.Quota(max_headroom=10), 12, 0),
+        (pool_rules.Quota(max_headroom=0), 0, 0),
+        (pool_rules.Quota(wrong_headroom="it is nonsense"), 0, 2),
+    ],
+)
+def test_pools_share_what_their_namespace_may_have(allowed: pool_rules.Quota, before: int, expected: int) -> None:
+    found = share(Quota(5), 2, "ns", allowed, before)
+    assert found.count == expected and (found.reason == "HeadroomCapped") is (expected < 5)
+    assert share(Quota(0), 2, "ns", allowed, before) == Quota(0)
 
 
 def pod(*, placeholder: bool, node: str = "", conditions: list[Condition] | None = None, phase: str = "Running") -> Pod:

@@ -7,8 +7,8 @@ from msgspec import structs
 
 from ateplace import names
 from ateplace.cluster.ledger import Ledger
-from ateplace.cluster.pool_rules import NONE, PoolRules, pool_rules
-from ateplace.cluster.records import NodeRecord, PoolRecord
+from ateplace.cluster.pool_rules import NONE, PoolRules, Quota, pool_rules, quota
+from ateplace.cluster.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
 from extender.context import Case
 from extender.filter.choose import choose, refusals
 from extender.preempt.decide import decide, for_the_next
@@ -244,5 +244,107 @@ def test_preempting_follows_the_same_rules() -> None:
 
 def test_a_reason_without_its_numbers_labels_a_metric() -> None:
     assert kind("rule max-per-node=2: the node has 2 of the pool") == "rule max-per-node"
-    assert kind("rule of the pool cannot be read: x") == "rule of the pool cannot be read"
+    assert kind("rule of the pool cannot be read: x") == "rule that cannot be read"
     assert kind("no room beside atelet") == "no room beside atelet"
+
+
+# Quotas of a namespace.
+
+
+@pytest.mark.parametrize(
+    ("nodes", "headroom", "expected"),
+    [
+        ("", "", None),
+        ("3", "", Quota(max_nodes=3)),
+        ("0", "0", Quota(0, 0)),
+        ("", "1000", Quota(max_headroom=1000)),
+    ],
+)
+def test_a_quota_is_read_from_a_namespaces_annotations(nodes: str, headroom: str, expected: Quota | None) -> None:
+    said = {names.MAX_NODES_ANNOTATION: nodes, names.MAX_HEADROOM_ANNOTATION: headroom}
+    assert quota(said.__getitem__) == expected
+
+
+@pytest.mark.parametrize("value", ["-1", "1001", "three", "1.0", "00", " 1", "∞"])
+def test_a_quota_that_is_nonsense_is_refused_in_a_sentence(value: str) -> None:
+    for key in (names.MAX_NODES_ANNOTATION, names.MAX_HEADROOM_ANNOTATION):
+        found = quota(lambda asked, key=key: value if asked == key else "")  # type: ignore[misc]
+        assert found and found.max_nodes is None and found.max_headroom is None
+        assert found.wrong == f'{key} must be a whole number from 0 to 1000, not "{value}"'
+
+
+def tenant(max_nodes: int | None, *seen: NodeRecord | PodRecord | AteletRecord, wrong: str = "") -> Ledger:
+    """Pools A and B in the namespace ns, which has this quota; X in another."""
+    known = ledger(pool("A"), pool("B"), structs.replace(pool("X"), namespace="other"), *seen)
+    known.quota_seen("ns", Quota(max_nodes, wrong_nodes=wrong))
+    return known
+
+
+@pytest.mark.parametrize("placeholder", [False, True])
+def test_the_pools_of_a_namespace_hold_no_more_nodes_together_than_it_may(placeholder: bool) -> None:
+    known = tenant(2, node("a", "A"), atelet("a"), node("b", "B"), atelet("b"), node("c", "X"), atelet("c"), node("d"))
+    decided = asked(known, placeholder=placeholder)
+    assert picked(decided, "c", "d") is None
+    reason = "rule max-nodes=2: namespace ns holds 2"
+    assert refusals(decided, ["c", "d"]) == {"c": reason, "d": reason}
+    assert picked(decided, "b", "c", "d") == "b", "a node that another pool of it holds"
+    known.quota_seen("ns", Quota(3))
+    assert picked(asked(known, placeholder=placeholder), "c", "d") in {"c", "d"}
+    known.quota_seen("ns", None)
+    assert asked(known).limits is None
+
+
+def test_a_node_is_held_by_a_claim_a_pod_or_a_pick_even_of_a_pool_that_is_gone() -> None:
+    known = tenant(9, node("a", "A"), node("b"), node("c"), node("d"), pod("1", "b", placeholder=True))
+    known.picks.assume("2", "A", "c", SMALL, now=0)
+    known.pod_seen(structs.replace(pod("3", "d", "gone"), pool="gone"), 0)
+    known.pool_gone("A", 0)
+    assert known.held_nodes("ns") == {"a", "b", "c", "d"}
+    assert known.held_nodes("other") == set()
+
+
+def test_nodes_are_claimed_ahead_within_the_quota() -> None:
+    known = tenant(3, *(node(name) for name in "abcdef"), *(pod(str(each)) for each in range(40)))
+    choice = choose(asked(known, "0"), Names(json.dumps([*"abcdef"]).encode()))
+    assert choice and [one.name for one in (choice.node, *choice.ahead)] == ["a", "b", "c"]
+
+
+def test_a_quota_of_nothing_allows_nothing_and_a_pods_own_pick_holds_no_node() -> None:
+    known = tenant(0, node("a"), node("b"))
+    assert picked(asked(known), "a", "b") is None
+    known.quota_seen("ns", Quota(1))
+    known.picks.assume("new", "A", "a", SMALL, now=0)
+    assert picked(asked(known), "b") == "b", "asked again, it may go elsewhere"
+    assert picked(asked(known, "another"), "b") is None
+
+
+def test_a_quota_that_cannot_be_read_allows_no_further_node_and_keeps_those_that_are_held() -> None:
+    known = tenant(None, node("a", "A"), atelet("a"), node("b"), wrong="it is nonsense")
+    assert picked(asked(known), "a") == "a"
+    assert refusals(asked(known), ["b"]) == {"b": "rule max-nodes of namespace ns cannot be read: it is nonsense"}
+    assert kind(refusals(asked(known), ["b"])["b"]) == "rule that cannot be read"
+
+
+def test_a_pool_cannot_raise_its_namespaces_quota() -> None:
+    said = {names.MAX_NODES_ANNOTATION: "1000", names.MAX_HEADROOM_ANNOTATION: "1000"}
+    assert pool_rules(lambda key: said.get(key, "")) == NONE
+
+
+def test_min_nodes_beyond_max_nodes_place_what_both_allow_and_say_both() -> None:
+    known = tenant(1, node("a", "A"), atelet("a"), pod("1", "a"), node("b"))
+    known.pool_seen(ruled(min_nodes=2), 0)
+    assert {name: kind(reason) for name, reason in refusals(asked(known), ["a", "b"]).items()} == {
+        "a": "rule min-nodes",
+        "b": "rule max-nodes",
+    }
+
+
+def test_a_change_of_a_quota_is_told_to_its_pools_and_counts_as_a_change() -> None:
+    told: list[str] = []
+    known = tenant(1)
+    known.subscribe(pool=told.append, namespace=told.append)
+    before = known.generation
+    known.quota_seen("ns", Quota(1))
+    assert not told and known.generation == before
+    known.quota_seen("ns", Quota(2))
+    assert sorted(told) == ["A", "B", "ns"] and known.generation > before

@@ -10,9 +10,11 @@ import pytest
 from msgspec import structs
 
 from ateplace.cluster.feed import View
+from ateplace.cluster.pool_rules import Quota
 from ateplace.cluster.records import (
     AteletTemplate,
     LimitRangeRecord,
+    NamespaceRecord,
     atelet_template,
     limit_range_record,
     node_record,
@@ -161,3 +163,12 @@ def test_atelets_room_is_what_the_api_server_admits_not_what_its_template_says(v
     assert room() == 300, "the next one will be admitted like the last"
     kept(view.daemonsets, daemonset(limits={"cpu": "200m"}))
     assert room() == 200
+
+
+def test_a_namespaces_quota_comes_and_goes_with_its_annotation() -> None:
+    view = View(None, Settings())  # type: ignore[arg-type]
+    one = NamespaceRecord("ns", "u", Quota(3))
+    view._namespace("ns", None, one)
+    assert view.ledger.quotas == {"ns": Quota(3)}
+    view._namespace("ns", one, None)
+    assert not view.ledger.quotas

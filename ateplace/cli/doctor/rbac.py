@@ -49,12 +49,14 @@ NEEDED: Final[dict[str, tuple[Right, ...]]] = {
     EXTENDER: (
         Right("", "nodes", (*READ, "patch")),
         Right("", "pods", (*WATCH, "delete")),
+        Right("", "namespaces", WATCH),
         Right("apps", "daemonsets", WATCH),
         Right(names.GROUP, names.POOL_PLURAL, READ),
     ),
     RECONCILER: (
         Right("", "nodes", (*WATCH, "patch")),
         Right("", "pods", (*WATCH, "delete")),
+        Right("", "namespaces", WATCH),
         Right(names.GROUP, names.POOL_PLURAL, (*READ, "patch")),
         Right("apps", "deployments", (*READ, "create", "update", "delete")),
         Right("apps", "replicasets", ("get",)),
