@@ -8,6 +8,7 @@ AteplaceError                 everything we raise on purpose; the CLI prints it 
 ├── BadCall                   kube-scheduler's call cannot be read (`extender.protocol`)
 ├── TryAgain                  filter has no answer now, and may have one soon (`extender.context`)
 ├── BadReview                 the AdmissionReview cannot be read (`webhook.protocol`)
+├── WentBack                  the API server's state is older than it was (`ateplace.kube.store`)
 ├── WatchDiffers              a watch shows another state than a list (`reconciler.resync`)
 └── KubeError                 the API server, mapped at one edge (`ateplace.kube`)
     ├── Refused               4xx: asking again gives the same answer

@@ -4,7 +4,7 @@
     (empty) -------------> Listing ---------------> Live <--+ events, bookmarks: the version rises
                               ^                      |  +---+
                               +----------------------+
-                               begin(): too old to go on, or history was rewritten
+                               begin(): too old to go on
 
 While Listing, everything is collected aside and `store` stays as it was; at the end the two are compared. So no reader
 sees half a list, a deletion missed in a gap is found, and a list that breaks off leaves no trace. Live, an event
@@ -31,6 +31,11 @@ Change = tuple[str, R | None, R | None]
 
 class NoStreamingList(errors.KubeError):
     """This server, or its storage, lists in pages only."""
+
+
+class WentBack(errors.AteplaceError):
+    """The API server's state is older than what it has shown before: etcd was restored from a backup. What we remember
+    is about a past that never was, so this is no KubeError, which is waited out: it ends the process."""
 
 
 class Mirror(Generic[T, R]):
@@ -92,7 +97,10 @@ class Mirror(Generic[T, R]):
             self._collect(item)
 
     def end(self, version: int) -> list[Change[R]]:
-        """The list is complete as of `version`: what differs from what we had, deletions first."""
+        """The list is complete as of `version`: what differs from what we had, deletions first. Every list is
+        consistent, so one that is older than what was seen before comes from an etcd that was restored."""
+        if 0 < version < self.version:
+            raise WentBack(f"the API server lists version {version}, and version {self.version} was seen before")
         fresh, self._list = self._list, {}
         self.unreadable, self._list_unreadable = self._list_unreadable, set()
         self.listing = False

@@ -59,6 +59,8 @@ class Machine(RuleBasedStateMachine):
         self.written: NodeRecord | None = None
         self.answered: set[str] = set()
         self.release: Plan | None = None
+        self.backup: tuple[int, NodeRecord, dict[str, PodRecord], PoolRecord | None]
+        self.etcd_is_backed_up()
 
     def tell(self, event: Event) -> None:
         for queue in self.events.values():
@@ -89,6 +91,26 @@ class Machine(RuleBasedStateMachine):
             else:
                 ledger.pod_gone(event, self.now)
         del queue[:most]
+
+    @rule()
+    def etcd_is_backed_up(self) -> None:
+        self.backup = (self.version, self.node, dict(self.pods), self.pool)
+
+    @rule()
+    def etcd_is_restored_and_every_process_starts_anew(self) -> None:
+        """Versions are given out a second time, and what was written since the backup is gone."""
+        self.version, self.node, pods, self.pool = self.backup
+        self.pods = dict(pods)
+        self.extender, self.reconciler = Ledger(), Ledger()
+        for ledger in (self.extender, self.reconciler):
+            if self.pool:
+                ledger.pool_seen(self.pool, self.now)
+            ledger.node_seen(self.node, self.now)
+            for pod in self.pods.values():
+                ledger.pod_seen(pod, self.now)
+        self.events = {"extender": [], "reconciler": []}
+        self.call = self.written = self.release = None
+        self.answered = set()
 
     @rule(uid=st.sampled_from(PODS))
     def a_pod_comes_or_goes(self, uid: str) -> None:

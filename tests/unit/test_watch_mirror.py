@@ -188,14 +188,6 @@ def test_an_error_in_the_middle_of_a_streaming_list_is_that_error() -> None:
         mirror.feed(codec.Failed(Status(410, "too old")))
 
 
-def test_a_list_is_believed_even_when_history_went_back() -> None:
-    mirror = live(pool("a", 9, replicas=2))
-    mirror.begin()
-    mirror.page([pool("a", 3)])
-    assert mirror.end(4) == [("ns/a", ("u", 2), ("u", 1))]
-    assert mirror.version == 4
-
-
 NAMES = st.sampled_from(["a", "b", "c"])
 
 
