@@ -1,9 +1,13 @@
 """Microvm pools of Agent Substrate's new shape: `ate.dev/kvm`, which atelet itself serves, on nodes that are cold."""
 
 import contextlib
+import json
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -20,14 +24,19 @@ TAINT = {"key": "ate.dev/sandboxClass", "value": "microvm", "effect": "NoSchedul
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[ControlPlane]:
+def installed() -> Iterator[Installation]:
     with ControlPlane(nodes=2, start_delay=0.3) as plane:
         substrate.install(plane)
         installed = Installation(plane, OVERLAY, reconciler__linger=20, extender__atelet_unready_seconds=6)
         installed.start()
         plane.wait(installed.ready, timeout=180, why="ateplace to be ready")
         plane.api.post("/api/v1/namespaces", {"metadata": {"name": "vm"}})
-        yield plane
+        yield installed
+
+
+@pytest.fixture
+def cluster(installed: Installation) -> ControlPlane:
+    return installed.plane
 
 
 def pods(plane: ControlPlane, pool: str) -> list[Object]:
@@ -62,7 +71,7 @@ def test_cold_nodes_are_claimed_then_serve_the_device_then_get_ateoms_and_none_i
 
 
 def test_a_node_that_never_serves_the_device_is_given_up_with_a_reason_and_its_atelet_goes(
-    cluster: ControlPlane,
+    cluster: ControlPlane, installed: Installation
 ) -> None:
     """Nothing happens on the cluster that would bring the pod back: the release of the claim does."""
     plane = cluster
@@ -74,6 +83,9 @@ def test_a_node_that_never_serves_the_device_is_given_up_with_a_reason_and_its_a
     plane.wait(lambda: reason in why(plane, pod), timeout=240, why="the node to be given up", every=0.5)
     plane.wait(lambda: not claimed(plane, without), timeout=240, why="its claim to be released", every=0.5)
     assert bound(plane, "none").total() == 0
+    said = explained(installed, pod)
+    assert [f"1 node: {reason} ({without})"] == [one for one in said["decisions"][-1]["notes"] if reason in one]
+    assert reason in said["findings"][-1]["says"]
     plane.api.patch(f"/api/v1/nodes/{without}", {"metadata": {"annotations": {"tests.example/stir": "1"}}})
     other = plane.add_nodes(1, "no-kvm-either", taints=[TAINT])
     plane.wait(lambda: claimed(plane, other[0]), timeout=120, why="the pod to be looked at again")
@@ -81,6 +93,16 @@ def test_a_node_that_never_serves_the_device_is_given_up_with_a_reason_and_its_a
     substrate.delete(plane, "vm", "none")
     plane.wait(lambda: not pods(plane, "none"), timeout=90, why="the pool to be gone", every=0.2)
     plane.remove_nodes([without, *other])
+
+
+def explained(installed: Installation, pod: Object) -> Any:
+    """What `ateplace explain pod` says."""
+    argv = [sys.executable, "-m", "ateplace.cli", "explain", "pod", f"vm/{pod['metadata']['name']}", "--output=json"]
+    argv += [f"--set=cluster.kubeconfig={installed.plane.kubeconfig}"]
+    argv += [f"--extender-url={installed.pods['extender'].url('')}"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def claimed(plane: ControlPlane, node: str) -> bool:
