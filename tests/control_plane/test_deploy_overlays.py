@@ -25,9 +25,10 @@ SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 
 
 @pytest.fixture
-def cluster() -> Iterator[ControlPlane]:
-    """Without a scheduler: one of the overlays is about the default one."""
+def cluster(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """Without a scheduler: one of the overlays is about the default one. Its parameter is Agent Substrate's shape."""
     with ControlPlane(nodes=3, scheduler=False) as running:
+        substrate.use(running, substrate.SHAPES[getattr(request, "param", "new")])
         substrate.install(running)
         running.api.post("/api/v1/namespaces", {"metadata": {"name": "agents"}})
         yield running
@@ -67,6 +68,7 @@ def atelets(plane: ControlPlane) -> set[str]:
     }
 
 
+@pytest.mark.parametrize("cluster", ["new", "old"], indirect=True)
 def test_on_ones_own_machine(cluster: ControlPlane) -> None:
     overlay = OVERLAYS["dev"]
     cluster.add_scheduler(STOCK)

@@ -94,6 +94,7 @@ def events(plane: ControlPlane, namespace: str, reason: str) -> list[str]:
     return [event["message"] for event in found if event["involvedObject"]["kind"] == names.POOL_KIND]
 
 
+@pytest.mark.both_shapes
 @pytest.mark.usefixtures("reconciler")
 def test_headroom_follows_the_annotation_from_5_to_8_to_0_and_back(plane: ControlPlane, namespace: str) -> None:
     uid = make(plane, namespace, "5")
@@ -161,6 +162,7 @@ def test_a_pool_without_requests_gets_a_default_and_a_warning(plane: ControlPlan
     plane.wait(lambda: events(plane, namespace, "AteomsReserveNothing"), why="an Event that nothing is reserved")
 
 
+@pytest.mark.both_shapes
 @pytest.mark.usefixtures("reconciler")
 def test_the_pools_changes_are_followed(plane: ControlPlane, namespace: str) -> None:
     make(plane, namespace, nodeSelector={"disk": "ssd"})
@@ -180,6 +182,7 @@ def test_the_pools_changes_are_followed(plane: ControlPlane, namespace: str) -> 
     )
 
 
+@pytest.mark.both_shapes
 @pytest.mark.usefixtures("reconciler")
 def test_what_the_controller_adds_is_followed_too(plane: ControlPlane, namespace: str) -> None:
     make(plane, namespace, sandbox_class="microvm")
@@ -283,6 +286,7 @@ def test_a_deployment_of_another_pool_that_is_called_like_ours_were_is_left_alon
     assert events(plane, namespace, "HeadroomNameTaken") == []
 
 
+@pytest.mark.both_shapes
 def test_placeholders_under_their_old_name_are_taken_over_without_losing_one(
     plane: ControlPlane, namespace: str, reconciler: Reconciler
 ) -> None:
@@ -308,6 +312,7 @@ def test_placeholders_under_their_old_name_are_taken_over_without_losing_one(
     assert {pod["metadata"]["uid"] for pod in placeholders(plane, namespace)} == before, "the very same pods"
 
 
+@pytest.mark.both_shapes
 @pytest.mark.usefixtures("reconciler")
 def test_headroom_is_also_a_label_and_a_percentage_of_the_replicas(plane: ControlPlane, namespace: str) -> None:
     substrate.pool(plane, namespace, "web", resources=ATEOM)
@@ -319,6 +324,7 @@ def test_headroom_is_also_a_label_and_a_percentage_of_the_replicas(plane: Contro
     shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 2, "a fifth of six, rounded up", SECONDS)
 
 
+@pytest.mark.both_shapes
 @pytest.mark.usefixtures("reconciler")
 def test_the_shape_is_that_of_the_deployment_that_the_pool_controls_whatever_it_is_called(
     plane: ControlPlane, namespace: str

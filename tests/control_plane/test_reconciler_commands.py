@@ -86,6 +86,7 @@ class Departures:
                     self.seen.append(f"{pod['metadata']['name']} on {pod['spec']['nodeName']}")
 
 
+@pytest.mark.both_shapes
 def test_a_running_cluster_is_migrated_without_an_ateom_losing_its_atelet(
     plane: ControlPlane, namespace: str, nodes: Nodes, open_gate: None
 ) -> None:
