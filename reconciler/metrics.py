@@ -56,6 +56,7 @@ UNREADABLE_RULES: Final = metrics.gauge(
 )
 NAMESPACE_NODES: Final = metrics.gauge(
     "namespace_nodes",
-    "Nodes that the pools of a namespace hold together, and may hold (state held or allowed), where it has a quota.",
-    ["namespace", "state"],
+    "Nodes that the pools of a namespace (tenant: Prometheus has a namespace label of its own) hold together, and may "
+    "hold: state held or allowed, where it has a quota.",
+    ["tenant", "state"],
 )

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "deploy" / "components" / "prometheus" / "rules.yaml"
 CASES = Path(__file__).parent / "alerts.yaml"
 GROUPS: list[dict[str, Any]] = yaml.safe_load(SHIPPED.read_text())["spec"]["groups"]
-OTHERS = {"kube_deployment_status_replicas_available"}
+OTHERS = {"kube_deployment_status_replicas_available", "kube_deployment_spec_replicas"}
 """What kube-state-metrics tells: kube-scheduler's own metrics want a token."""
 ALERTS = {rule["alert"]: rule for group in GROUPS for rule in group["rules"]}
 

@@ -227,6 +227,9 @@ def series() -> dict[str, set[str]]:
         labels = set(getattr(collector, "_labelnames", ()))
         for name in exposed:
             found[name] = labels | ({"le"} if name.endswith("_bucket") else set())
+        describe = getattr(collector, "describe", None)
+        if describe and not hasattr(collector, "_labelnames"):  # counted when it is scraped
+            found |= {family.name: set(family._labelnames) for family in describe()}
     return found
 
 

@@ -26,7 +26,7 @@ class Said(Events):
 
 
 def nodes_shown(state: str) -> float | None:
-    labels = {"namespace": "ns", "state": state}
+    labels = {"tenant": "ns", "state": state}
     return metrics.REGISTRY.get_sample_value("ateplace_namespace_nodes", labels)
 
 
