@@ -9,12 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from ateplace import names
+from ateplace.cluster.resources import Shape
 from extender import fit, metrics
 from extender.filter.handler import BUSY, GONE
 from extender.protocol import FilterResult, extender_args
-from tests.unit.cluster import SMALL, ledger, node, pod, pool, template
+from tests.unit.cluster import SMALL, atelet, ledger, node, pod, pool, template
 from tests.unit.kube_server import Answer, Request, until
 from tests.unit.verbs_rig import (
     LABELS,
@@ -76,6 +78,42 @@ def test_a_node_that_is_not_what_our_watch_shows_is_not_claimed(tmp_path: Path, 
 
     assert ask(tmp_path, api, use, "n1", "n2").node_names == ["n2"]
     assert names.claim_key("A") not in api.nodes["n1"].get("annotations", ())
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "answered"),
+    [
+        ({}, True),
+        ({"resourceVersion": "5"}, True),
+        (
+            {"resourceVersion": "5", "annotations": {names.claim_key("A"): "touched", names.claim_key("B"): "then"}},
+            False,
+        ),
+    ],
+    ids=["nothing", "its status changed", "another replica has touched it"],
+)
+def test_a_unit_is_given_where_others_claimed_long_ago_unless_they_do_so_again_meanwhile(
+    tmp_path: Path, meanwhile: dict[str, Any], answered: bool
+) -> None:
+    """One unit, and a second pod that another replica may be answering: of two writes only one is taken."""
+    api = Api()
+    claims = {names.claim_key(uid): "then" for uid in "AB"}
+    api.nodes["n1"] |= {"resourceVersion": "2", "annotations": claims} | meanwhile
+    shape = Shape((("ate.dev/kvm", 1),), (("ate.dev/kvm", 1),))
+
+    async def use(rig: Rig) -> FilterResult:
+        seen = node("n1", "A", "B", version=2)
+        seen = structs.replace(seen, allocatable=(("ate.dev/kvm", 1), *seen.allocatable))
+        rig.ledger.node_seen(seen, time.monotonic() - 121)
+        rig.ledger.atelet_seen(atelet("n1"), time.monotonic() - 121)
+        for uid in ("p", "q"):
+            rig.ledger.pod_seen(pod(uid, shape=shape), 1)
+        limits = {"ate.dev/kvm": "1"}
+        return await rig.filter("n1", containers=[{"name": "c", "resources": {"limits": limits, "requests": limits}}])
+
+    said = ask(tmp_path, api, use, "n1")
+    assert said.node_names == (["n1"] if answered else None), said.error
+    assert (api.nodes["n1"]["annotations"][names.claim_key("A")] not in {"then", "touched"}) is answered
 
 
 def test_who_needs_a_node_that_is_being_claimed_waits_for_the_same_write(tmp_path: Path) -> None:
