@@ -1,5 +1,7 @@
 """The extender with a real kube-scheduler and the shipped configuration; beside every test runs the witness."""
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -226,7 +228,8 @@ def test_a_burst_that_fills_nodes_exactly_leaves_room_for_atelet(  # noqa: PLR09
 def test_room_is_left_for_an_atelet_that_only_a_limit_range_gives_requests(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
 ) -> None:
-    """Its template asks for nothing; the API server gives it half a CPU, and nodes are filled to the brim."""
+    """Its template asks for nothing; the API server gives it half a CPU, and nodes are filled to the brim. Its pods
+    come when that has happened: what they ask for cannot be read off the first of them."""
     spec = plane.api.get(substrate.daemonset(plane))["spec"]["template"]["spec"]
     ranges = "/api/v1/namespaces/ate-system/limitranges"
     given = [{"type": "Container", "defaultRequest": {"cpu": "500m"}}]
@@ -236,8 +239,12 @@ def test_room_is_left_for_an_atelet_that_only_a_limit_range_gives_requests(
         rig.restart()
         made = nodes(3, cpu="8")
         pool = substrate.pool(plane, namespace, "web")
-        create(plane, [ateom(pool, f"p{n}", requests={"cpu": "500m", "memory": "64Mi"}) for n in range(45)])
-        used = Counter(where(plane, namespace, 45).values())
+        os.kill(plane.pid("kube-controller-manager"), signal.SIGSTOP)
+        try:
+            create(plane, [ateom(pool, f"p{n}", requests={"cpu": "500m", "memory": "64Mi"}) for n in range(45)])
+            used = Counter(where(plane, namespace, 45).values())
+        finally:
+            os.kill(plane.pid("kube-controller-manager"), signal.SIGCONT)
         ready_atelets(plane, made)
         assert used == Counter(dict.fromkeys(made, 15)), "7.5 CPUs of 8"
         within_allocatable(plane, made)
