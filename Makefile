@@ -40,7 +40,7 @@ test-slow: setup ## Tests marked slow, wherever they are
 	$(BIN)/pytest tests -m slow --timeout 3600 $(ARGS)
 
 .PHONY: test-node
-test-node: setup ## Real nodes with real containers, and the image (Linux, as root; about 8 minutes)
+test-node: setup ## Real nodes with real containers, and the image (Linux, as root; 10 to 15 minutes)
 	@$(BIN)/python -m local --node
 	$(BIN)/pytest tests/node -m "" $(ARGS)
 
