@@ -16,7 +16,7 @@ from tests.node import building
 from tests.node.building import Builder
 from tests.node.observing import SLOW_ATEOM, SLOW_END
 
-REQUIRED = os.environ.get("ATEPLACE_REAL_NODE") == "required"
+REQUIRED = os.environ.get("REAL_NODE_TESTS") == "required"
 """Set by continuous integration where real nodes can run: nothing may be skipped there."""
 
 
