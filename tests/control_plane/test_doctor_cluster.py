@@ -1,8 +1,5 @@
 """The commands that look, on a real cluster with all of ateplace running: a fault for every check, found and mended."""
 
-import asyncio
-import base64
-import contextlib
 import itertools
 import json
 import signal
@@ -10,66 +7,36 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from ateplace import names
-from ateplace.cli.doctor.command import checks, examine
+from ateplace.cli.doctor.command import checks
 from ateplace.cli.findings import Finding
-from ateplace.kube import Kube
-from ateplace.settings import load
-from certs.authority import Use, Wanted, issue, make_authority
 from local import ControlPlane, substrate
 from local.pods import Installation
 from local.scene import OVERLAY
-from tests.deploying import claimed, compose
+from tests.control_plane.doctor_rig import (
+    HOOKS,
+    LINGER,
+    LINGER_VARIABLE,
+    POOL,
+    STOPPED,
+    WORKERS,
+    Running,
+    bound,
+    patched,
+    quiet,
+    says,
+    spoil,
+)
+from tests.deploying import compose
 
-LINGER = 5.0
-LINGER_VARIABLE = "ATEPLACE_RECONCILER_LINGER"
-POOL, WORKERS = "web", 12
-STOPPED = 130
-"""The exit code after Ctrl-C."""
 ROOM = {"requests": {"cpu": "500m", "memory": "512Mi"}}
 SYSTEM = f"/apis/apps/v1/namespaces/{names.NAMESPACE}"
-SECRETS = f"/api/v1/namespaces/{names.NAMESPACE}/secrets"
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
-HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/ateplace"
-
-
-@dataclass
-class Running:
-    plane: ControlPlane
-    installed: Installation
-
-    def doctor(self, *only: str) -> list[Finding]:
-        given = load({}, [f"cluster.kubeconfig={self.plane.kubeconfig}"])
-
-        async def main() -> list[Finding]:
-            kube = await Kube.connect(given.settings.cluster)
-            try:
-                return await examine(kube, given, list(only))
-            finally:
-                await kube.close()
-
-        return asyncio.run(main())
-
-    def trouble(self, *only: str) -> list[str]:
-        """Sentences of what is not ok; every one has a fix."""
-        found = [one for one in self.doctor(*only) if one.level != "ok"]
-        assert all(one.fix for one in found)
-        return [f"{one.level}: {one.says}" for one in found]
-
-    def cli(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        flag = f"--set=cluster.kubeconfig={self.plane.kubeconfig}"
-        argv = [sys.executable, "-m", "ateplace.cli", *arguments, flag]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=120, env={"COLUMNS": "160", "PATH": ""})
-
-    @property
-    def extender(self) -> str:
-        return f"--extender-url={self.installed.pods['extender'].url('')}"
 
 
 @pytest.fixture(scope="module")
@@ -88,33 +55,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         plane.wait(lambda: quiet(plane), timeout=60, why="the claims made ahead to be released")
         plane.wait(lambda: not (trouble := found.trouble()) or says(trouble), timeout=60, why="a healthy start")
         yield found
-
-
-def says(trouble: list[str]) -> Any:
-    """For `plane.wait`: not yet, because of this."""
-    raise AssertionError(trouble)
-
-
-def bound(plane: ControlPlane) -> int:
-    pods = plane.api.list("/api/v1/namespaces/demo/pods")
-    return sum(bool(pod["spec"].get("nodeName")) and pod["status"]["phase"] == "Running" for pod in pods)
-
-
-def quiet(plane: ControlPlane) -> bool:
-    """Whether the nodes that are claimed are those with ateoms, and atelet is where they are."""
-    holding = {pod["spec"].get("nodeName") for pod in plane.api.list("/api/v1/namespaces/demo/pods")}
-    pool = plane.api.get(f"{substrate.POOLS.format('demo')}/{POOL}")
-    atelets = plane.api.list("/api/v1/namespaces/ate-system/pods", labelSelector="app=atelet")
-    return claimed(plane, pool).keys() == holding == {pod["spec"].get("nodeName") for pod in atelets}
-
-
-@contextlib.contextmanager
-def patched(plane: ControlPlane, path: str, change: Any, back: Any) -> Iterator[None]:
-    plane.api.patch(path, change)
-    try:
-        yield
-    finally:
-        plane.api.patch(path, back)
 
 
 def test_a_healthy_installation_passes_every_check(running: Running) -> None:
@@ -353,23 +293,6 @@ def test_faults_that_ateplace_mends_are_found_while_it_cannot(running: Running) 
     plane.kubectl(*leftover.fix.partition("kubectl ")[2].split())
     plane.wait(lambda: not running.trouble(), why="the fix to help")
     plane.remove_nodes([full])
-
-
-def spoil(plane: ControlPlane, node: str) -> None:
-    """An orphan claim on a node without room, an expired client certificate, and somebody else's caBundle."""
-    claim = {"annotations": {names.claim_key("00000000-gone"): ""}, "labels": {names.NODE_LABEL: "true"}}
-    plane.api.patch(f"/api/v1/nodes/{node}", {"metadata": claim})
-    past = datetime.now(UTC) - timedelta(days=3)
-    other = make_authority(past, days=30)
-    expired = issue(other, Wanted(Use.CLIENT, (names.EXTENDER_CLIENT,)), past, days=1)
-    data = {
-        "tls.crt": base64.b64encode(expired.certificate).decode(),
-        "tls.key": base64.b64encode(expired.key).decode(),
-    }
-    plane.api.patch(f"{SECRETS}/{names.SCHEDULER_CERTIFICATE}", {"data": data})
-    bundle = base64.b64encode(other.certificate).decode()
-    change = [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle}]
-    plane.api.patch(HOOKS, change, "json")
 
 
 def test_status_shows_a_busy_cluster(running: Running) -> None:

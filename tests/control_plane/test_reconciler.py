@@ -1,17 +1,15 @@
 """Claims follow pods, whatever happens to pods, nodes and pools: agent-substrate #134's test plan, and more."""
 
-import contextlib
-import itertools
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from ateplace import names
-from local import ApiError, ControlPlane, substrate
+from local import ControlPlane, substrate
 from local.api import Object
+from tests.control_plane.meddlers import meddling, untouchable
 from tests.reconciling import (
     Reconciler,
     ateom,
@@ -245,36 +243,6 @@ def test_a_deployment_that_another_pool_owns_too_stays(plane: ControlPlane, name
     plane.wait(lambda: not plane.api.exists(pool_path(namespace, "b")), why="the other pool to go")
 
 
-@contextlib.contextmanager
-def untouchable(plane: ControlPlane, node: str) -> Iterator[None]:
-    """Somebody's policy refuses every change of this Node's annotations."""
-    kind = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}
-    expression = "object.metadata.?annotations == oldObject.metadata.?annotations"
-    spec = {
-        "matchConstraints": {"resourceRules": [{**rule, "resourceNames": [node]}]},
-        "validations": [{"expression": expression, "message": "hands off"}],
-    }
-    binding = {"policyName": node, "validationActions": ["Deny"]}
-    plane.api.post(f"{kind}ies", {"metadata": {"name": node}, "spec": spec})
-    plane.api.post(f"{kind}ybindings", {"metadata": {"name": node}, "spec": binding})
-    try:
-
-        def refused() -> bool:
-            try:
-                note = {"metadata": {"annotations": {"example.com/try": uuid.uuid4().hex}}}
-                plane.api.patch(f"/api/v1/nodes/{node}", note, dryRun="All")
-            except ApiError:
-                return True
-            return False
-
-        plane.wait(refused, why="the policy to be in force")
-        yield
-    finally:
-        plane.api.delete(f"{kind}ybindings/{node}")
-        plane.api.delete(f"{kind}ies/{node}")
-
-
 def test_a_node_that_does_not_take_our_writes_does_not_keep_a_pool(
     plane: ControlPlane, namespace: str, node: str
 ) -> None:
@@ -371,31 +339,6 @@ def test_a_claim_goes_from_a_node_that_others_write_to_all_the_time(
         took = time.monotonic() - began
         rate = (writes() - before) / took
     print(f"\nreleased after {took:.1f} s while others wrote to the node {rate:.0f} times a second")
-
-
-@contextlib.contextmanager
-def meddling(plane: ControlPlane, node: str) -> Iterator[Callable[[], int]]:
-    """Somebody writes to the Node as fast as the API server lets them; how often so far."""
-    count, stop = itertools.count(1), threading.Event()
-    written = 0
-
-    def write() -> None:
-        nonlocal written
-        while not stop.is_set():
-            number = next(count)
-            note = {"metadata": {"annotations": {"example.com/stamp": str(number)}}}
-            plane.api.patch(f"/api/v1/nodes/{node}", note)
-            written = number
-
-    threads = [threading.Thread(target=write) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield lambda: written
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 def test_a_pool_whose_name_no_label_can_hold_is_deleted_and_holds_up_nobody(
