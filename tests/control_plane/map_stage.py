@@ -19,7 +19,7 @@ from ateplace.errors import KubeError
 from ateplace.kube import Kube
 from ateplace.settings import Settings, load
 from local import ControlPlane
-from tests.unit.test_map_board import ordered
+from tests.unit.test_map_board import timeless
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class Stage:
         except KubeError as error:  # a busy machine
             raise AssertionError(str(error)) from error
         assert said["notes"] == []
-        return ordered({"nodes": said["nodes"], "pools": said["pools"]})
+        return timeless(said)
 
     def explained(self, kind: str, name: str) -> dict[str, Any]:
         """What `ateplace explain -o json` says."""

@@ -58,7 +58,7 @@ class Cluster:
         return change
 
     def looked_at(self) -> dict[str, Any]:
-        """As `status` sees it, but for what time alone changes."""
+        """As `status` sees it."""
         seen = compose(
             self.nodes.values(),
             self.pods.values(),
@@ -66,16 +66,20 @@ class Cluster:
             self.pools.values(),
             in_flight=self.picks,
         )
-        status = as_data(seen)
-        for row in status["pools"]:
-            del row["draining"], row["overdue"]
-        return ordered(status)
+        return timeless(as_data(seen))
 
 
 def _put(kept: dict[str, Any], key: str, new: object | None) -> None:
     kept.pop(key, None)
     if new is not None:
         kept[key] = new
+
+
+def timeless(status: dict[str, Any]) -> dict[str, Any]:
+    """What status says of nodes and pools, but for what time alone changes; the map shows each pod that is ending."""
+    by_time = {"draining", "overdue"}
+    pools = [{key: value for key, value in row.items() if key not in by_time} for row in status["pools"]]
+    return ordered({"nodes": status["nodes"], "pools": pools})
 
 
 def ordered(status: dict[str, Any]) -> dict[str, Any]:
