@@ -24,6 +24,7 @@ from typing import Any, cast
 import uvloop
 
 from ateplace import names
+from ateplace.clock import boottime
 from ateplace.cluster.feed import View
 from ateplace.kube import Kube
 from ateplace.process.http_server import Server, limits
@@ -55,8 +56,14 @@ def cluster(view: View, nodes: int, warm: int) -> None:
     for number in range(nodes):
         name = f"ip-10-0-{number // 250}-{number % 250}.eu-central-1.compute.internal"
         held = number % (nodes // warm) == 0 if warm else False
-        ledger.node_seen(node(name, *([UID if number % 2 == 0 else "other"] if held else [])), now)
-        if held:
+        holder = UID if number % 2 == 0 else "other"
+        seen = node(name, *([holder] if held else []))
+        ledger.node_seen(seen, now)
+        if held:  # by claims that this process wrote, and that may be answered to the end of the benchmark
+            version, sent = seen.version + 1, boottime() + 3600
+            ledger.claims.acknowledge(
+                name, seen.uid, holder, value=seen.claims[holder], version=version, sent=sent, now=now
+            )
             ledger.atelet_seen(atelet(name), now)
             for one in range(number % 5 + 1):
                 ledger.pod_seen(pod(f"{name}-{one}", name, UID if number % 2 == 0 else "other"), now)
@@ -166,7 +173,7 @@ def main() -> int:
         context = certificates(directory)
         ours, theirs = multiprocessing.Pipe()
         process = multiprocessing.get_context("spawn").Process(
-            target=serve, args=(theirs, directory, options.nodes, options.warm)
+            target=serve, args=(theirs, directory, options.nodes, options.warm), daemon=True
         )
         process.start()
         port = ours.recv()
