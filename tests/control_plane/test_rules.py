@@ -126,6 +126,7 @@ def quota(plane: ControlPlane, namespace: str, value: str | None) -> None:
     plane.api.patch(f"/api/v1/namespaces/{namespace}", change)
 
 
+@pytest.mark.slow
 def test_a_burst_of_300_stays_within_its_namespaces_quota_and_goes_on_when_that_is_raised(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
 ) -> None:
