@@ -29,12 +29,7 @@ from certs.rotation import (
     trust_mark,
 )
 
-SETTLE = 100.0
-LATEST = 90.0
-"""How late a reader may see a write: less than the settling time."""
-
 BOTH = frozenset({"old", "new"})
-LEAVES = ("webhook", "extender", "scheduler")
 
 
 def leaf(issuer: str | None = "new", bundle: frozenset[str] = frozenset({"new"}), **more: object) -> Leaf:

@@ -30,7 +30,6 @@ SETTLE = 100.0
 LATEST = 90.0
 """How late a reader may see a write: less than the settling time."""
 
-BOTH = frozenset({"old", "new"})
 LEAVES = ("webhook", "extender", "scheduler")
 
 
@@ -46,7 +45,7 @@ class Object:
 
 @dataclass
 class Reader:
-    """Somebody who sees an object's versions late."""
+    """A reader that sees an object's versions late."""
 
     of: Object
     seen: int = 0
