@@ -7,6 +7,8 @@ Each run starts cold: no pods, no claims, an extender that has just been started
 
     stock       kube-scheduler's default profile with our client limits, on what our webhook makes of a pool's pod
     extender    the same pods with our scheduler and extender
+    nominated   the same with nominations, however few nodes there are
+    unaided     the same without nominations, however many there are
     together    a pool's pods as they are, through our webhook, then our scheduler and extender
     limit       stock, with as many bare node patches sent meanwhile (only where every pod opens a node: "large")
     atelet      the same with patches that set our label, so that as many atelets start
@@ -28,8 +30,9 @@ from dataclasses import dataclass
 import httpx
 
 from ateplace import names
+from ateplace.cluster.records import TEMPLATE_LABEL
 from ateplace.kube import Kube
-from ateplace.settings import Cluster
+from ateplace.settings import Cluster, Settings
 from bench.recorder import Recorder, Result, api_requests, bindings, cpu_seconds, early, process_with
 from extender.claim_writer import Written
 from local import ControlPlane, substrate, webhooks
@@ -41,12 +44,16 @@ NAMESPACE, REVIEWED = "burst", "burst-reviewed"
 """Pods of the second namespace pass our webhook."""
 CREATORS = 32
 ATELET_CPU = 100
+"""What the stand-in for atelet and its sidecar request together."""
 NODE_CPU = 8000
 SMALL = {"cpu": "105m", "memory": "100Mi"}
 LARGE = {"cpu": "5", "memory": "4Gi"}
 """Two do not fit on a node."""
 
 
+NOMINATING = {"nominated": 1, "unaided": 0}
+"""From how many nodes on pods are nominated; else as the setting says."""
+OURS = ("extender", "nominated", "unaided", "together")
 TARGETS = {"small": {"extender": 1.25, "together": 1.5}, "large": {"extender": 2.2, "together": 2.5}}
 """P99 against stock."""
 
@@ -71,7 +78,7 @@ class Case:
 
     @property
     def kinds(self) -> list[str]:
-        return ["stock", "extender", "together", *(["limit", "atelet"] if self.size == "large" else [])]
+        return ["stock", *OURS, *(["limit", "atelet"] if self.size == "large" else [])]
 
     @property
     def optimum(self) -> int:
@@ -97,7 +104,8 @@ class Bench:
     def pod(self, kind: str, requests: dict[str, str]) -> Object:
         """What is created in such a run, but for its name."""
         template = substrate.deployment(self.pools[REVIEWED])["spec"]["template"]
-        made: Object = {"metadata": {**template["metadata"]}, "spec": copy.deepcopy(template["spec"])}
+        meta = {"labels": {**template["metadata"]["labels"], TEMPLATE_LABEL: "burst"}}  # as of one ReplicaSet
+        made: Object = {"metadata": {**template["metadata"], **meta}, "spec": copy.deepcopy(template["spec"])}
         made["spec"]["containers"][0]["resources"] = {"requests": requests}
         made["spec"]["terminationGracePeriodSeconds"] = 0
         if kind == "together":
@@ -105,14 +113,19 @@ class Bench:
         made["metadata"]["name"] = "probe"
         reviewed = self.plane.api.post(f"/api/v1/namespaces/{REVIEWED}/pods", made, dryRun="All")
         labels = {**reviewed["metadata"]["labels"], names.POOL_UID_LABEL: self.pools[NAMESPACE]["metadata"]["uid"]}
-        scheduler = names.SCHEDULER if kind == "extender" else STOCK
+        scheduler = names.SCHEDULER if kind in OURS else STOCK
         return {"metadata": {"labels": labels}, "spec": {**reviewed["spec"], "schedulerName": scheduler}}
+
+    @staticmethod
+    def settings(kind: str) -> dict[str, int]:
+        default = Settings().extender.nominate_nodes
+        return {"extender__nominate_nodes": NOMINATING.get(kind, default)}
 
     def run(self, kind: str, count: int, requests: dict[str, str]) -> Result:
         """One burst."""
         self.number += 1
-        self.rig.restart()  # what it has read about nodes would be believed for a minute
-        template, ours = self.pod(kind, requests), kind in {"extender", "together"}
+        self.rig.restart(**self.settings(kind))  # what it has read about nodes would be believed for a minute
+        template, ours = self.pod(kind, requests), kind in OURS
         named = [f"r{self.number}-{n}" for n in range(count)]
         pods = [{**template, "metadata": {**template["metadata"], "name": name}} for name in named]
         process = f"scheduler-{'ateplace' if ours else STOCK}.yaml"
@@ -213,7 +226,7 @@ def report(case: Case, kinds: dict[str, list[Result]]) -> tuple[dict[str, object
         cpu = [1000 * statistics.median(one.cpu[name] for one in results) for name in ("extender", "scheduler")]
         numbers = f"{counts[0]:>5.0f} {counts[1]:>7.0f} {counts[2]:>8.0f} {cpu[0]:>10.0f} ms {cpu[1]:>6.0f} ms"
         print(f"{kind:8} {times} {numbers}")
-    ours = [*kinds.get("extender", ()), *kinds.get("together", ())]
+    ours = [one for kind in OURS for one in kinds.get(kind, ())]
     figures: dict[str, object] = {
         f"{kind} P99 ×": round(seconds / slow["stock"], 2) for kind, seconds in slow.items() if kind != "stock"
     }
@@ -271,9 +284,6 @@ def main() -> int:
     for nodes in dict.fromkeys(case.nodes for case in wanted):
         with ControlPlane() as plane:
             substrate.install(plane, controller=False)
-            atelet = {"name": "atelet", "resources": {"requests": {"cpu": f"{ATELET_CPU}m"}}}
-            spec = {"spec": {"template": {"spec": {"containers": [atelet]}}}}
-            plane.api.patch(substrate.daemonset(plane), spec, kind="strategic")
             plane.add_nodes(nodes, cpu=str(NODE_CPU // 1000))
             webhooks.install_access(plane)
             with Scheduling(plane, **settings) as rig, webhooks.webhook(plane) as webhook:
@@ -282,7 +292,7 @@ def main() -> int:
                 rig.wait_ready()
                 for case in (each for each in wanted if each.nodes == nodes):
                     results: dict[str, list[Result]] = {kind: [] for kind in case.kinds if kind in options.kinds}
-                    for kind in ("stock", "extender", "together"):
+                    for kind in results:
                         bench.run(kind, min(30, case.pods), case.requests)  # connections, caches
                     for _ in range(case.runs):
                         for kind, found in results.items():

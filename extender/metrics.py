@@ -26,6 +26,12 @@ CLAIMS: Final = metrics.counter(
     ["result"],
 )
 AHEAD: Final = metrics.counter("extender_claims_ahead_total", "Claims begun ahead of the pods that will need them.")
+NOMINATIONS: Final = metrics.counter(
+    "extender_nominations_total",
+    "Nodes that pods were nominated to before their scheduler asked, by what became of the write (written, failed, "
+    "refused: the pod was bound meanwhile, or the right is missing).",
+    ["result"],
+)
 READINGS: Final = metrics.counter("extender_readings_total", "Lists of one node's pods, for atelet's room.")
 DROPPED: Final = metrics.counter("extender_refused_nodes_total", "Nodes in refusals, by reason.", ["reason"])
 IN_FLIGHT: Final = metrics.gauge("extender_picks_in_flight", "Pods answered and not yet seen bound.")

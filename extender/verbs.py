@@ -24,7 +24,7 @@ class Verbs:
         context = Context(kube, view, settings, victims)
         evictions = Evictions(kube, view, victims)
         shared: Any = {"claims": self.claims, "victims": victims, "decisions": self.decisions}
-        self.filter_verb = Filter(context, ledger, settings, **shared)
+        self.filter_verb = Filter(kube, context, ledger, settings, **shared)
         self.filter = self.filter_verb.filter
         self.prioritize = Prioritize(context, ledger, settings).prioritize
         self.preempt = Preempt(context, ledger, settings, evictions=evictions, **shared).preempt

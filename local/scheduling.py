@@ -29,7 +29,7 @@ from local.program import ateplace
 DEPLOY = Path(__file__).parents[1] / "deploy"
 CONFIG = DEPLOY / "scheduler" / "second-scheduler.yaml"
 SERVER_NAME = f"{names.EXTENDER_SERVICE}.{names.NAMESPACE}.svc"
-ACCESS = ("namespace.yaml", "priority-classes.yaml", "atelet-access.yaml", "node-policy.yaml")
+ACCESS = ("namespace.yaml", "priority-classes.yaml", "atelet-access.yaml", "node-policy.yaml", "nomination-policy.yaml")
 
 
 class Scheduling:
@@ -110,8 +110,9 @@ class Scheduling:
         """SIGKILL a replica."""
         self.plane.stop(f"extender-{number}", signal.SIGKILL)
 
-    def restart(self) -> None:
-        """Kill every replica and start it again, so that it sees everything afresh."""
+    def restart(self, **settings: Any) -> None:
+        """Kill every replica and start it again, so that it sees everything afresh; from now on with these settings."""
+        self._settings |= settings
         for number in range(self.replicas):
             self.kill(number)
             self.start(number)

@@ -47,6 +47,8 @@ class Picks:
         self._next_look = -inf
         self._refused: Expiring[str, None] = Expiring(REFUSED)
         """Unbound pods that were refused all nodes."""
+        self.nominated = 0
+        """Picks that no scheduler has asked about yet."""
 
     # What we did.
 
@@ -59,9 +61,11 @@ class Picks:
         *,
         placeholder: bool = False,
         version: str = "",
+        nominated: bool = False,
         now: float,
     ) -> None:
-        """Count this pod on that node until the watch knows better. A pod has one pick at most."""
+        """Count this pod on that node until the watch knows better. A pod has one pick at most. `nominated`: its
+        scheduler is told before it asks."""
         self.expire(now)
         self._unseen.pop(pod_uid)
         attempt = self.attempts.pop(pod_uid, None)
@@ -73,7 +77,8 @@ class Picks:
         tables = self._tables
         tables.generation += 1
         avoid = attempt.avoid if attempt else ()
-        attempt = Attempt(pool_uid, name, shape, placeholder, version, now, avoid)
+        attempt = Attempt(pool_uid, name, shape, placeholder, version, now, avoid, nominated)
+        self.nominated += nominated
         self.attempts[pod_uid] = attempt
         node = tables.node(name)
         there = tables.pool_on_node(node, pool_uid)
@@ -155,7 +160,11 @@ class Picks:
     def expect(self, pod: PodRecord, pool_uid: str, times: int) -> None:
         """Count an unbound pod without a pick among those that nodes are opened for, or no longer."""
         if pool_uid and not pod.placeholder and not pod.gated and pod.uid not in self._refused:
-            self._tables.pools[pool_uid].pending += times
+            waiting = self._tables.pools[pool_uid].waiting
+            if times > 0:
+                waiting[pod.uid] = None
+            else:
+                waiting.pop(pod.uid, None)
 
     def expect_refused(self, now: float) -> None:
         """Those that were refused long enough ago are expected again."""
@@ -193,6 +202,8 @@ class Picks:
             return
         tables = self._tables
         tables.generation += 1
+        self.nominated -= attempt.nominated
+        attempt.nominated = False
         pod = self._pods.get(pod_uid)
         if pod and not pod.node:
             self._count_unpicked(pod, 1)

@@ -87,6 +87,8 @@ class PodRecord(Struct, frozen=True, gc=False):
     """Unbound, and no scheduler looks at it: it has scheduling gates."""
     template: str = ""
     """The hash of the pod template that it was made from, as its Deployment writes it."""
+    nominated: str = ""
+    """The node that its scheduler tries first."""
     waited: float | None = None
     """Seconds that an ateom was in the `wait-for-atelet` init container; None while that is not over."""
 
@@ -202,6 +204,7 @@ def pod_record(pod: Pod, pool_label: str = names.POOL_LABEL) -> PodRecord | None
         refused=not pod.spec.node_name and any(map(refusal, conditions)),
         gated=not pod.spec.node_name and bool(pod.spec.scheduling_gates),
         template=intern(meta.label(TEMPLATE_LABEL)),
+        nominated=intern(status.nominated_node_name) if status else "",
         waited=None if placeholder or status is None else _waited(status),
     )
 

@@ -207,10 +207,15 @@ class Pool(Struct, gc=False):
     ateoms: int = 0
     """Those of them that are ateoms."""
     picks: int = 0
-    pending: int = 0
-    """Unbound ateoms that a scheduler looks at, that have not been picked a node yet and were not refused lately."""
+    waiting: dict[str, None] = field(default_factory=dict)
+    """UIDs of unbound ateoms that a scheduler looks at, that were not picked a node yet and not refused lately;
+    the one that has waited longest first."""
     raised: float = -inf
     """When `spec.replicas` was last seen to rise."""
+
+    @property
+    def pending(self) -> int:
+        return len(self.waiting)
 
     @property
     def warm(self) -> bool:
@@ -237,3 +242,5 @@ class Attempt(Struct, gc=False):
     at: float
     avoid: tuple[str, ...] = ()
     """Nodes that failed this pod, the latest last."""
+    nominated: bool = False
+    """Whether the scheduler has not asked about the pod yet (`extender.filter.nominate`)."""

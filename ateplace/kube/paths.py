@@ -46,6 +46,10 @@ class Resource:
         """One object."""
         return f"{self.within(namespace) if namespace else self.everywhere}/{segment(name)}"
 
+    def status(self, name: str, namespace: str = "") -> str:
+        """One object's status."""
+        return f"{self.named(name, namespace)}/status"
+
 
 CORE: Final = "/api/v1"
 APPS: Final = "/apis/apps/v1"

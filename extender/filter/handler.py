@@ -12,7 +12,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Final
 
@@ -24,6 +24,7 @@ from ateplace.cluster.expiring import Expiring
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import PodRecord
 from ateplace.cluster.state import Node, Warmth
+from ateplace.kube import Kube
 from ateplace.kube.objects import Pod
 from ateplace.settings import Settings
 from extender import decision_log, metrics
@@ -33,6 +34,7 @@ from extender.demand import Demand, demand, read_pod
 from extender.filter.choose import Choice, choose, refusals, unserved
 from extender.filter.crowded_nodes import CrowdedNodes
 from extender.filter.hold import HoldWarm
+from extender.filter.nominate import Nominator
 from extender.filter.placeholders import Names as Sent
 from extender.filter.refusal_cache import Refusal, RefusalCache, refusal
 from extender.filter.retry import Among, Retry
@@ -74,6 +76,8 @@ class Call(Struct):
     tried: set[str] = field(default_factory=set)
     crowded: set[str] = field(default_factory=set)
     """Nodes that had no room lately: read again when there are no others."""
+    nominated: str = ""
+    """The node that was chosen for the pod before it was asked about."""
     reads: int = 0
     denials: int = 0
     holds: bool = False
@@ -86,6 +90,7 @@ class Call(Struct):
 class Filter:
     def __init__(
         self,
+        kube: Kube,
         context: Context,
         ledger: Ledger,
         settings: Settings,
@@ -111,11 +116,15 @@ class Filter:
         self._under_way: dict[str, asyncio.Event] = {}
         """Calls by pod UID."""
         self._wary_until = -math.inf
+        self._nominator = Nominator(
+            kube, context, ledger, least=extender.nominate_nodes, claim=self._claim_ahead, excluded=self._denied
+        )
         ledger.subscribe(pool=self._pool_changed)
 
     def close(self) -> None:
-        """Look at no pod again."""
+        """Look at no pod again, and nominate none."""
         self._retry.close()
+        self._nominator.close()
 
     async def filter(self, args: ExtenderArgs) -> FilterResult:
         """One node (or, for a pod with preferences, several), each claimed; or why not."""
@@ -171,6 +180,10 @@ class Filter:
         """The same node, when the scheduler asks again within the same cycle; or the refusal that a pod like this one
         got a moment ago."""
         attempt = case.ledger.picks.attempts.get(case.demand.uid)
+        if attempt and attempt.nominated and attempt.node in call.sent:
+            call.nominated = attempt.node
+            case.ledger.picks.forget(case.demand.uid)
+            return None
         if attempt and attempt.node and attempt.version == case.demand.version and attempt.node in call.sent:
             node = case.ledger.nodes[attempt.node]
             if case.now - attempt.at <= REPLAY_SECONDS and _may_answer(case, node):
@@ -186,6 +199,9 @@ class Filter:
         """The best node that is left."""
         if call.watched and call.record.uid not in self._ledger.pods:
             raise TryAgain(GONE)  # it was deleted while we waited: no event would speak of its pick again
+        nominated = case.ledger.nodes.get(call.nominated)
+        if nominated and call.nominated not in call.tried and not (drop(case, nominated) or no_room(case, nominated)):
+            return Choice(nominated)
         self._denied.expire(case.now)
         if not call.tried and not call.reads:
             call.crowded = self._crowded.outdated(case)
@@ -208,7 +224,7 @@ class Filter:
         if self._is_wary(case) and must_read(case, node):
             return await self._read(case, call, node), False
         self._assume(case, node)
-        call.ahead = self._claim_ahead(case, choice)
+        call.ahead = self._claim_ahead(case, choice.ahead)
         write, read = not answerable(case, node), must_read(case, node)
         also = [one for name in choice.also if not answerable(case, one := case.ledger.nodes[name])]
         if not (write or read or also):
@@ -254,10 +270,10 @@ class Filter:
             call.denials += 1
             self._denied.put(name, None, time.monotonic())
 
-    def _claim_ahead(self, case: Case, choice: Choice) -> list[str]:
+    def _claim_ahead(self, case: Case, nodes: Iterable[Node]) -> list[str]:
         read = partial(must_read, case)
         alone = case.served is not None
-        return self._claims.ahead(choice.ahead, case.demand.pool, read=read, wary=self._is_wary(case), alone=alone)
+        return self._claims.ahead(nodes, case.demand.pool, read=read, wary=self._is_wary(case), alone=alone)
 
     def _is_wary(self, case: Case) -> bool:
         return case.now < self._wary_until
@@ -306,7 +322,7 @@ class Filter:
                 return False
             read = must_read(case, choice.node)
             if not read:
-                self._claim_ahead(case, choice)
+                self._claim_ahead(case, choice.ahead)
             await self._claims.open(
                 choice.node, wanted.pool, write=not read, read=read, until=until, alone=case.served is not None
             )
@@ -317,6 +333,7 @@ class Filter:
     def _place(self, case: Case, call: Call, choice: Choice) -> FilterResult:
         if not call.record.placeholder:
             self._victims.taken(choice.node.name)
+        self._nominator.placed(case, call.record, call.sent)
         return self._answer(case, call, choice)
 
     def _answer(self, case: Case, call: Call, choice: Choice) -> FilterResult:

@@ -200,3 +200,91 @@ def test_the_reconciler_cannot_put_another_in_the_schedulers_place(
     for body in (impostor, placeholders_of("web", "ateplace-system")):
         with pytest.raises(ApiError, match="no Deployment in its own namespace"):
             leader.post(collection, body, dryRun="All")
+
+
+STATUS: Object = {
+    "allocatedResources": {"cpu": "1"},
+    "conditions": [{"type": "Ready", "status": "True"}],
+    "containerStatuses": [
+        {"name": "c", "image": "i", "imageID": "i", "ready": True, "restartCount": 0, "state": {"running": {}}}
+    ],
+    "ephemeralContainerStatuses": [
+        {"name": "e", "image": "i", "imageID": "i", "ready": True, "restartCount": 0, "state": {"running": {}}}
+    ],
+    "extendedResourceClaimStatus": {"resourceClaimName": "x", "requestMappings": []},
+    "hostIP": "192.0.2.1",
+    "hostIPs": [{"ip": "192.0.2.1"}],
+    "initContainerStatuses": [{"name": "c", "image": "i", "imageID": "i", "ready": True, "restartCount": 0}],
+    "message": "x",
+    "observedGeneration": 9,
+    "phase": "Failed",
+    "podIP": "192.0.2.1",
+    "podIPs": [{"ip": "192.0.2.1"}],
+    "qosClass": "Guaranteed",
+    "reason": "Evicted",
+    "resize": "Proposed",
+    "resourceClaimStatuses": [{"name": "x", "resourceClaimName": "y"}],
+    "resources": {"requests": {"cpu": "1"}},
+    "startTime": "2026-11-18T00:00:00Z",
+}
+"""Every field of a pod's status but the nominated node, with something that is not there."""
+METADATA: Object = {
+    "annotations": {"a": "b"},
+    "finalizers": ["example.com/x"],
+    "labels": {"a": "b"},
+    "ownerReferences": [POOL_OWNER],
+}
+
+
+@pytest.fixture
+def waiting(installed: ControlPlane) -> Iterator[str]:
+    """The status of an ateom that waits."""
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    spec = {"schedulerName": "nobody", "containers": [{"name": "c", "image": "registry.example/c:1"}]}
+    installed.api.post(pods, {"metadata": {"name": "nominee", "labels": ATEOM}, "spec": spec})
+    yield f"{pods}/nominee/status"
+    installed.api.delete(f"{pods}/nominee", gracePeriodSeconds="0")
+
+
+def test_of_a_waiting_ateoms_status_the_extender_may_write_the_nominated_node_and_nothing_else(
+    installed: ControlPlane, accounts: tuple[Api, Api], waiting: str
+) -> None:
+    """A change that the API server drops by itself, for whoever sends it, is none."""
+    _, extender = accounts
+    schema = installed.api.get("/openapi/v3/api/v1")["components"]["schemas"]["io.k8s.api.core.v1.PodStatus"]
+    fields = set(schema["properties"]) - {"nominatedNodeName"}
+    assert fields <= STATUS.keys(), "each field is tried"
+    attempts = [{"status": {name: STATUS[name]}} for name in sorted(fields)]
+    attempts += [{"status": {name: STATUS[name], "nominatedNodeName": "node-0000"}} for name in sorted(fields)]
+    attempts += [{"metadata": {name: value}} for name, value in METADATA.items()]
+    installed.wait(lambda: refused(lambda: extender.patch(waiting, attempts[0], **DRY), "ateplace may"), why="a policy")
+    before = installed.api.get(waiting)
+    effective = 0
+    for attempt in attempts:
+        made = installed.api.patch(waiting, attempt, **DRY)
+        made["status"].pop("nominatedNodeName", None)
+        if made["status"] != before["status"] or any(
+            made["metadata"].get(name) != before["metadata"].get(name) for name in METADATA
+        ):
+            effective += 1
+            with pytest.raises(ApiError, match="ateplace may change nothing"):
+                extender.patch(waiting, attempt, **DRY)
+    assert effective > 30
+    extender.patch(waiting, {"status": {"nominatedNodeName": "node-0000"}})
+    assert installed.api.get(waiting)["status"]["nominatedNodeName"] == "node-0000"
+    extender.patch(waiting, {"status": {"nominatedNodeName": None}})
+
+
+@pytest.mark.parametrize("without", ["ate.dev/worker-pool", "ate.dev/worker-pool-uid"])
+def test_the_extender_may_nominate_no_pod_but_an_ateom(
+    installed: ControlPlane, accounts: tuple[Api, Api], without: str
+) -> None:
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    labels = {key: value for key, value in ATEOM.items() if key != without}
+    spec = {"schedulerName": "nobody", "containers": [{"name": "c", "image": "registry.example/c:1"}]}
+    made = installed.api.post(pods, {"metadata": {"generateName": "other-", "labels": labels}, "spec": spec})
+    path = f"{pods}/{made['metadata']['name']}/status"
+    attempt = {"status": {"nominatedNodeName": "node-0000"}}
+    installed.wait(
+        lambda: refused(lambda: accounts[1].patch(path, attempt, **DRY), "nominate no pod but"), why="the policy"
+    )

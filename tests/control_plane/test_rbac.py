@@ -32,6 +32,7 @@ QUICK = {
     "certs__settle": 1,
     "serve__drain": 0,
     "extender__deadline": 8,
+    "extender__nominate_nodes": 1,
 }
 NAMESPACE = "agents"
 LOOKING = "claim's outcome is unknown, looking"
@@ -73,6 +74,7 @@ def test_every_right_is_used_and_none_is_missing(
     audit = Audit(plane)
 
     grow_and_shrink(plane)
+    wait_behind_another(plane)
     take_a_placeholders_room(plane)
     ask_for_a_pool_that_is_not_there(plane)
     say_the_same_again(plane)
@@ -119,6 +121,14 @@ def grow_and_shrink(plane: ControlPlane) -> None:
     substrate.delete(plane, NAMESPACE, "web")
     path = f"{substrate.POOLS.format(NAMESPACE)}/web"
     plane.wait(lambda: not plane.api.exists(path), timeout=60, why="web to be gone")
+
+
+def wait_behind_another(plane: ControlPlane) -> None:
+    """Pods of one template that are there before the scheduler looks: they are nominated."""
+    substrate.pool(plane, NAMESPACE, "many", 40)
+    plane.wait(lambda: ateoms(plane, "many") == 40, timeout=90, why="many's pods")
+    substrate.delete(plane, NAMESPACE, "many")
+    plane.wait(lambda: not plane.api.exists(f"{substrate.POOLS.format(NAMESPACE)}/many"), timeout=60, why="its end")
 
 
 def take_a_placeholders_room(plane: ControlPlane) -> None:

@@ -39,6 +39,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.pools: dict[str, PoolRecord] = {}
         self.picks: dict[str, tuple[str, str, Shape, bool]] = {}
         self.refused: set[str] = set()
+        self.nominated: set[str] = set()
         self.atelets: dict[str, AteletRecord] = {}
         self.versions: dict[str, str] = {}
         """Of Agent Substrate, by node."""
@@ -198,13 +199,14 @@ class LedgerMachine(RuleBasedStateMachine):
         self.pools.pop(uid, None)
         self.ledger.pool_gone(uid, self.tick())
 
-    @rule(uid=st.sampled_from(PODS), pool_uid=st.sampled_from(POOLS), on=st.sampled_from(NODES))
-    def a_pod_is_picked_a_node(self, uid: str, pool_uid: str, on: str) -> None:
+    @rule(uid=st.sampled_from(PODS), pool_uid=st.sampled_from(POOLS), on=st.sampled_from(NODES), early=st.booleans())
+    def a_pod_is_picked_a_node(self, uid: str, pool_uid: str, on: str, early: bool) -> None:
         self.picks.pop(uid, None)
         self.refused.discard(uid)
         if uid not in self.pods or not self.pods[uid].node:
             self.picks[uid] = (pool_uid, on, SMALL, False)
-        self.ledger.picks.assume(uid, pool_uid, on, SMALL, now=self.tick())
+            self.nominated = {*self.nominated, uid} if early else self.nominated - {uid}
+        self.ledger.picks.assume(uid, pool_uid, on, SMALL, nominated=early, now=self.tick())
 
     @precondition(lambda self: self.picks)
     @rule(how=st.sampled_from(["forget", "failed"]), data=st.data())
@@ -303,7 +305,8 @@ class LedgerMachine(RuleBasedStateMachine):
             assert (found.ateoms if found else 0) == sum(not p.placeholder for p in owned)
             assert (found.picks if found else 0) == sum(owner == uid for owner, *_ in self.picks.values())
             waiting = [p for p in owned if not (p.node or p.placeholder or p.gated) and p.uid not in self.picks]
-            assert (found.pending if found else 0) == sum(p.uid not in self.refused for p in waiting)
+            assert set(found.waiting if found else ()) == {p.uid for p in waiting if p.uid not in self.refused}
+        assert ledger.picks.nominated == len(self.nominated & self.picks.keys())
 
     @invariant()
     def what_is_adrift_is_unbound_and_has_no_pick(self) -> None:

@@ -183,7 +183,9 @@ def test_no_role_can_bind_create_pods_or_read_any_secret_but_its_own() -> None:
                         may = {"ateplace-extender", "ateplace-reconciler"}
                         ends = {"delete"} if role["metadata"]["name"] in may else set()
                         assert set(rule["verbs"]) <= {"list", "watch", *ends}
-        for name in ("ateplace-evictions", "ateplace-strays"):
+                    if "pods/status" in rule["resources"]:
+                        assert (role["metadata"]["name"], rule["verbs"]) == ("ateplace-extender", ["patch"])
+        for name in ("ateplace-evictions", "ateplace-nominations", "ateplace-strays"):
             policy = of_kind(objects, "ValidatingAdmissionPolicy")[name]
             bound = of_kind(objects, "ValidatingAdmissionPolicyBinding")[name]["spec"]
             assert (bound["policyName"], bound["validationActions"]) == (name, ["Deny"])

@@ -16,7 +16,8 @@ OWN_NAMES: Final = "if you have set other names, change them in its ClusterRoles
 
 
 class Right(NamedTuple):
-    """Verbs on a resource: everywhere, or in our own namespace; on all objects, or on the one with a name."""
+    """Verbs on a resource, or on its `resource/subresource`: everywhere, or in our own namespace; on all objects, or on
+    the one with a name."""
 
     group: str
     resource: str
@@ -81,6 +82,8 @@ def needed(settings: Settings) -> dict[str, tuple[Right, ...]]:
     found = {account: list(rights) for account, rights in NEEDED.items()}
     for account in (EXTENDER, RECONCILER):
         found[account].append(Right("", "limitranges", WATCH))
+    if settings.extender.nominate_nodes:
+        found[EXTENDER].append(Right("", "pods/status", ("patch",)))
     if settings.certs.managed:
         found[RECONCILER] += FOR_CERTIFICATES
         if settings.certs.scheduler_deployment:
@@ -113,12 +116,15 @@ async def check(look: Look) -> list[Finding]:
             says = f"the ServiceAccount {account} may not: {some(missing, 5)}"
             found.append(fail(says, f"{APPLY}; {OWN_NAMES}"))
         else:
-            found.append(ok(f"{account} may do the {len(asked)} things it must"))
+            found.append(ok(f"{account} has all {len(asked)} permissions"))
     return found
 
 
 async def _may(look: Look, account: str, right: Right, verb: str) -> bool:
-    attributes = {"group": right.group, "resource": right.resource, "verb": verb, "name": right.name}
+    resource, _, subresource = right.resource.partition("/")
+    attributes = {"group": right.group, "resource": resource, "verb": verb, "name": right.name}
+    if subresource:
+        attributes["subresource"] = subresource
     if right.own:
         attributes["namespace"] = look.namespace
     user = f"system:serviceaccount:{look.namespace}:{account}"

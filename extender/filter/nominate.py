@@ -1,0 +1,153 @@
+"""Nominations: the pods behind one that was just placed are decided too, and their scheduler is told before it asks.
+
+kube-scheduler tries `status.nominatedNodeName` before it looks at any other node, and asks us about that node alone. On
+a cluster of thousands of nodes, looking at all of them for every pod is what a burst waits for.
+
+    filter places a pod ──> for pods like it that wait: choose, count the pick, patch their status
+    the scheduler asks ───> the pick is there: that node, if it is among those sent and will still do; else decide anew
+
+A nomination is a hint, never a promise, and safety does not rest on it: the node is answered by the reply rule when the
+scheduler asks, as any other. Only pods that wait behind another are nominated, so that a trickle costs nothing; only
+nodes that could be answered now; never a pod that is nominated already. Nothing is withdrawn by us: when the scheduler
+cannot use a nomination, because the node is gone, full or refused, it takes it back itself.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
+from math import inf
+from typing import Final
+
+from msgspec import structs
+
+from ateplace import errors
+from ateplace.cluster import claim_patch
+from ateplace.cluster.expiring import Expiring
+from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.records import PodRecord
+from ateplace.cluster.state import Node
+from ateplace.kube import Kube, paths
+from ateplace.kube.objects import Bare
+from extender import metrics
+from extender.context import Case, Context, TryAgain
+from extender.demand import Demand
+from extender.filter.choose import choose
+from extender.fit import answerable, must_read
+from extender.protocol import Names
+
+log = logging.getLogger(__name__)
+
+TAKEN: Final = 1
+"""So many of those that wait longest has the scheduler taken before it could hear of a nomination."""
+MOST: Final = 64
+"""Pods that are nominated and not asked about yet."""
+WRITES: Final = 8
+"""Patches under way at once."""
+WRITE_SECONDS: Final = 2.0
+LIST_SECONDS: Final = 30.0
+"""For how long the nodes that a scheduler sent for one pod are taken for those of the next."""
+LISTS: Final = 8
+PAUSE_SECONDS: Final = 60.0
+"""After a nomination was forbidden."""
+
+
+class Nominator:
+    """`least`: on clusters of so many nodes; 0: never. `claim` begins to claim nodes; `excluded` are not tried."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        context: Context,
+        ledger: Ledger,
+        *,
+        least: int,
+        claim: Callable[[Case, Iterable[Node]], object],
+        excluded: Collection[str],
+    ) -> None:
+        self._kube = kube
+        self._context = context
+        self._ledger = ledger
+        self._least = least or inf
+        self._claim = claim
+        self._excluded = excluded
+        self._lists: Expiring[tuple[str, str], Names] = Expiring(LIST_SECONDS, LISTS)
+        """What was sent for the last pod of a pool and template that was not asked about alone."""
+        self._writing = asyncio.Semaphore(WRITES)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._paused_until = -inf
+
+    def placed(self, case: Case, pod: PodRecord, sent: Names) -> None:
+        """This pod is answered a node: nominate those behind it, once the answer is on its way."""
+        wanted = case.demand
+        if len(self._ledger.nodes) < self._least or not wanted.template or wanted.placeholder:
+            return
+        if wanted.choosy or case.served:
+            return  # its own preferences, and what atelet serves, are for a call that sends all nodes
+        if not pod.nominated or pod.nominated not in sent:
+            self._lists.put((wanted.pool, wanted.template), sent, case.now)
+        self._lists.expire(case.now)
+        asyncio.get_running_loop().call_soon(self._nominate, wanted)
+
+    def close(self) -> None:
+        """Nominate no more."""
+        self._paused_until = inf
+        for task in self._tasks:
+            task.cancel()
+
+    def _nominate(self, wanted: Demand) -> None:
+        sent = self._lists.get((wanted.pool, wanted.template))
+        pool = self._ledger.pools.get(wanted.pool)
+        if sent is None or pool is None or time.monotonic() < self._paused_until or not self._context.may_claim(wanted):
+            return
+        for uid in tuple(islice(pool.waiting, TAKEN, TAKEN + MOST - self._ledger.picks.nominated)):
+            pod = self._ledger.pods[uid]
+            alike = pod.template == wanted.template and pod.shape == wanted.shape and not pod.terminating
+            if (
+                alike
+                and not pod.nominated
+                and not self._decide(pod, structs.replace(wanted, uid=uid, version=""), sent)
+            ):
+                return
+
+    def _decide(self, pod: PodRecord, wanted: Demand, sent: Names) -> bool:
+        """Whether it was nominated: to a node that could be answered now."""
+        try:
+            case = self._context.case(wanted)
+        except TryAgain:
+            return False
+        choice = choose(case, sent, excluded=self._excluded, full=False)
+        if choice is None:
+            return False
+        node = choice.node
+        ready = answerable(case, node) and not must_read(case, node)
+        self._claim(case, choice.ahead if ready else (node, *choice.ahead))
+        if ready:
+            self._ledger.picks.assume(wanted.uid, wanted.pool, node.name, wanted.shape, nominated=True, now=case.now)
+            task = asyncio.get_running_loop().create_task(self._write(pod, node.name))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return ready
+
+    async def _write(self, pod: PodRecord, node: str) -> None:
+        body = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}}
+        try:
+            async with self._writing:
+                if not self._is_nominated(pod.uid):
+                    return  # the scheduler was quicker
+                path = paths.PODS.status(pod.name, pod.namespace)
+                await self._kube.patch(path, body, Bare, query=claim_patch.MANAGER, deadline=WRITE_SECONDS)
+        except (errors.KubeError, TimeoutError) as error:
+            if isinstance(error, errors.Forbidden):
+                self._paused_until = time.monotonic() + PAUSE_SECONDS
+                log.warning("nominating is forbidden", extra={"pod": pod.key, "reason": str(error)})
+            metrics.NOMINATIONS.labels("refused" if isinstance(error, errors.Refused) else "failed").inc()
+            if self._is_nominated(pod.uid):
+                self._ledger.picks.forget(pod.uid)
+        else:
+            metrics.NOMINATIONS.labels("written").inc()
+
+    def _is_nominated(self, uid: str) -> bool:
+        attempt = self._ledger.picks.attempts.get(uid)
+        return attempt is not None and attempt.nominated
