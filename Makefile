@@ -56,6 +56,10 @@ bench-extender: $(READY) ## Filter with 5,000 node names against a canned answer
 bench-burst: setup ## Bursts of ateoms against the stock scheduler, alternating (ARGS=--help)
 	$(BIN)/python -m bench.burst $(ARGS)
 
+.PHONY: bench-rate
+bench-rate: setup ## Ateoms at a steady rate, and other shapes of load, against the stock scheduler (ARGS=--help)
+	$(BIN)/python -m bench.rate $(ARGS)
+
 .PHONY: bench-headroom
 bench-headroom: setup ## A burst on a full cluster with and without headroom; draws docs/images/headroom.svg
 	$(BIN)/python -m bench.headroom $(ARGS)

@@ -121,8 +121,8 @@ class Bench:
         default = Settings().extender.nominate_nodes
         return {"extender__nominate_nodes": NOMINATING.get(kind, default)}
 
-    def run(self, kind: str, count: int, requests: dict[str, str]) -> Result:
-        """One burst."""
+    def run(self, kind: str, count: int, requests: dict[str, str], *, rate: float = 0.0, keep: bool = False) -> Result:
+        """One burst: so many a second, or all at once. `keep`: its pods are there in the next run too."""
         self.number += 1
         self.rig.restart(**self.settings(kind))  # what it has read about nodes would be believed for a minute
         template, ours = self.pod(kind, requests), kind in OURS
@@ -142,7 +142,7 @@ class Bench:
             watched, nodes = (stack.enter_context(Recorder(self.plane, path)) for path in watches)
             label = {names.NODE_LABEL: "true"} if kind == "atelet" else {}
             patches = count if kind in {"limit", "atelet"} else 0
-            sent = asyncio.run(self.create(namespace, pods, patches, label))
+            sent = asyncio.run(self.create(namespace, pods, patches, label, rate))
             self.wait_bound(namespace, count)
             result = Result(requests=api_requests(self.plane) - asked)
             result.cpu = {name: cpu_seconds(pid) - before[name] for name, pid in pids.items()}
@@ -150,25 +150,31 @@ class Bench:
                 recorder.reach_present()
             bound = bindings(watched.events())
             result.seconds = [at - sent[name] for name, (at, *_) in bound.items()]
+            result.created = count / (max(sent.values()) - min(sent.values()) or 1.0)
+            result.bound = count / (max(at for at, *_ in bound.values()) - min(sent.values()))
             result.nodes = len({node for _, _, node, _ in bound.values()})
             result.patches = int(self.rig.metric("ateplace_extender_claims_total", result="written") - written)
             result.errors = int(self.rig.metric("ateplace_extender_calls_total", result="error") - failed)
             result.early = early(bound, nodes.events()) if ours else 0
-        self.clean()
+        if not keep:
+            self.clean()
         assert len(result.seconds) == count, f"{len(result.seconds)} of {count} seen bound"
         return result
 
     async def create(
-        self, namespace: str, pods: list[Object], patches: int, labels: dict[str, str]
+        self, namespace: str, pods: list[Object], patches: int, labels: dict[str, str], rate: float
     ) -> dict[str, float]:
-        """Create all at once; when each create was sent."""
+        """Create all at once, or so many a second; when each create was sent."""
         kube = await Kube.connect(Cluster(kubeconfig=str(self.plane.kubeconfig)))
         sent: dict[str, float] = {}
-        turns = iter(pods)
+        turns = iter(enumerate(pods))
+        begun = time.perf_counter()
         targets = iter(self.node_names()[:patches])
 
         async def creator() -> None:
-            for pod in turns:
+            for number, pod in turns:
+                if rate and (early := begun + number / rate - time.perf_counter()) > 0:
+                    await asyncio.sleep(early)
                 sent[pod["metadata"]["name"]] = time.perf_counter()
                 await kube.create(f"/api/v1/namespaces/{namespace}/pods", pod, Written)
 

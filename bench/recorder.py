@@ -113,6 +113,10 @@ class Result:
     """Pods bound to a node before its claim and label, by resourceVersion."""
     errors: int = 0
     """Calls that the extender answered with an error."""
+    created: float = 0.0
+    """Pods a second, from the first create to the last."""
+    bound: float = 0.0
+    """Pods a second, from the first create to the last binding."""
 
     def percentile(self, share: float) -> float:
         ordered = sorted(self.seconds)

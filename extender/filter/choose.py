@@ -20,7 +20,7 @@ taken: usually that looks at the pool's own nodes and at none of the names.
 """
 
 import heapq
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import Final
 
@@ -73,8 +73,8 @@ def choose(
         return Choice(placed) if placed else None
     attempt = case.ledger.picks.attempts.get(case.demand.uid)
     avoid = attempt.avoid if attempt else ()
-    within = names if full else ()
-    warm, crammed = _warm(case, names, {*avoid, *excluded}), _crammed(case, within, {*avoid, *excluded})
+    warm = _warm(case, names, {*avoid, *excluded})
+    crammed = _crammed(case, names, {*avoid, *excluded}) if full else iter(())
     seen: list[Node] = []
     best = next(warm, None) or next(crammed, None)
     if best is not None:
@@ -86,7 +86,7 @@ def choose(
         if best is None and avoid:
             best = (
                 next(_warm(case, names, excluded), None)
-                or next(_crammed(case, within, excluded), None)
+                or (next(_crammed(case, names, excluded), None) if full else None)
                 or next(_cold(case, names, excluded), None)
             )
     if best is None:
@@ -155,7 +155,7 @@ def _warm(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]
     return (node for node in _ranked(case) if _takes(case, node, names, excluded))
 
 
-def _crammed(case: Case, names: Container[str], excluded: Collection[str]) -> Iterator[Node]:
+def _crammed(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]:
     """The same for claimed nodes that look full: the scheduler will not have sent one, unless our books are behind."""
     pool, counted = case.demand.pool, case.demand.shape.counted
 
@@ -167,7 +167,7 @@ def _crammed(case: Case, names: Container[str], excluded: Collection[str]) -> It
     yield from (node for node in sorted(full, key=rank) if _takes(case, node, names, excluded))
 
 
-def _takes(case: Case, node: Node, names: Container[str], excluded: Collection[str]) -> bool:
+def _takes(case: Case, node: Node, names: Names, excluded: Collection[str]) -> bool:
     return node.name in names and node.name not in excluded and not drop(case, node) and not no_room(case, node)
 
 
