@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from ateplace.errors import AteplaceError
+from ateplace.kube.failures import UNDECODABLE
 from ateplace.kube.objects import Pod
 
 T = TypeVar("T")
@@ -133,7 +134,7 @@ def extender_args(body: bytes) -> ExtenderArgs:
     """
     at = body.find(MARK)
     if at >= 0 and body.endswith(b"]}"):
-        with contextlib.suppress(msgspec.DecodeError):
+        with contextlib.suppress(*UNDECODABLE):
             args = _args.decode(body[:at] + b"}")
             return ExtenderArgs(args.pod, Names(body, at + len(MARK) - 1, len(body) - 1))
     args = _decode(_args, body)
@@ -148,5 +149,5 @@ def preemption_args(body: bytes) -> PreemptionArgs:
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes | memoryview) -> T:
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise BadCall(f"not a call of kube-scheduler's: {error}") from error

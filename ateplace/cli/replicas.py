@@ -17,6 +17,7 @@ import msgspec
 
 from ateplace.errors import KubeError
 from ateplace.kube import paths
+from ateplace.kube.failures import UNDECODABLE
 from ateplace.kube.objects import Pod, Service
 from ateplace.settings import Settings
 
@@ -121,5 +122,5 @@ async def _direct(found: Asked[T], url: str, page: str, type_: type[T], query: M
             answer = await client.get(f"{url.rstrip('/')}/{page}", params=dict(query or {}))
             answer.raise_for_status()
             found.answers[url] = msgspec.json.decode(answer.content, type=type_)
-    except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, *UNDECODABLE) as error:
         found.silent[url] = str(error) or type(error).__name__

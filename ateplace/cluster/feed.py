@@ -255,8 +255,8 @@ class View:
     def _need(self, template: AteletTemplate) -> None:
         self.ledger.daemonset_seen(self._admitted(template), self._clock())
 
-    def _node(self, name: str, _: NodeRecord | None, new: NodeRecord | None) -> None:
-        if new is None:
-            self.ledger.node_gone(name, self._clock())
-        else:
+    def _node(self, _: str, old: NodeRecord | None, new: NodeRecord | None) -> None:
+        if new is not None:
             self.ledger.node_seen(new, self._clock())
+        elif old is not None:
+            self.ledger.node_gone(old.name, self._clock())

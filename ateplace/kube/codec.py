@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ateplace.errors import KubeError
-from ateplace.kube.failures import Status
+from ateplace.kube.failures import UNDECODABLE, Status
 from ateplace.kube.objects import Bare, Metadata
 
 LINE_BYTES = 16 * 1024 * 1024
@@ -24,7 +24,6 @@ DEPTH = 64
 resource; nothing that we read is so deep."""
 
 NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
-UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Object(Protocol):

@@ -45,13 +45,15 @@ class Status(Struct, rename="camel"):
 
 
 _status = msgspec.json.Decoder(Status)
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding foreign bytes may raise: no JSON or another type, no UTF-8, nested too deep."""
 
 
 def from_answer(what: str, code: int, body: bytes, retry_after: str = "") -> errors.KubeError:
     """The error for an HTTP answer; `what` was asked for, e.g. "PATCH /api/v1/nodes/n1"."""
     try:
         status = _status.decode(body)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         status = Status(message=body[: 4 * MESSAGE_CHARACTERS].decode("utf-8", "replace"))
     status.code = code
     return from_status(what, status, retry_after)

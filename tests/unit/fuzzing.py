@@ -2,7 +2,8 @@
 
 The client library's models say which fields every kind has, and of which type. Values are drawn so that objects speak
 of each other (a few names, nodes and UIDs), with our labels and annotations among them; then some are replaced by
-what nobody expects. A seed makes the same object again.
+what nobody expects. A seed makes the same object again. Where a million are wanted, they are made of
+parts of some thousands (`tests.unit.splicing`).
 """
 
 import copy
@@ -103,6 +104,8 @@ USUAL: Final = frozenset(
 """Fields that are mostly there."""
 LIST: Final = re.compile(r"List\[(.+)\]")
 DEEPEST: Final = 9
+MANGLED: Final = 0.5
+"""The share of objects with values that no schema allows."""
 
 
 class Maker:
@@ -115,14 +118,23 @@ class Maker:
         """One that an API server could hold, but for values that it would have refused."""
         made: Json = self._struct(SCHEMAS[kind], 0)
         meta = made.get("metadata") or {}
+        if kind == "Pod":
+            made.setdefault("spec", {})["nodeName"] = self.chance.choice(NODES)
+        return {**made, "metadata": meta | self.identity(kind, version)}
+
+    def identity(self, kind: str, version: int) -> dict[str, str]:
+        """What tells an object from others: no two kinds share a UID."""
         pick = self.chance.choice
         name = pick(NODES if kind == "Node" else NAMES) or "o"
         namespace = "" if kind == "Node" else pick(("ns", "other"))
-        meta |= {"name": name, "namespace": namespace, "resourceVersion": str(version)}
-        meta["uid"] = f"{kind}-{namespace}-{name}-{pick((0, 0, 0, 1))}"  # no two objects share one
-        if kind == "Pod":
-            made.setdefault("spec", {})["nodeName"] = pick(NODES)
-        return {**made, "metadata": meta}
+        uid = f"{kind}-{namespace}-{name}-{pick((0, 0, 0, 1))}"
+        return {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": str(version)}
+
+    def text(self, kind: str, version: int, **meta: Any) -> bytes:
+        """An object as it would come over the wire, every second one mangled; `meta` is what its metadata has."""
+        made = self.object(kind, version)
+        made["metadata"] |= meta
+        return json.dumps(self.mangled(made) if self.chance.random() < MANGLED else made).encode()
 
     def mangled(self, made: Json) -> Json:
         """The same with some values that no schema allows; its metadata stays, or nobody could tell of what it is."""

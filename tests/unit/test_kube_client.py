@@ -168,7 +168,9 @@ def test_a_patch_with_another_objects_uid_is_a_conflict(tmp_path: Path) -> None:
         talk(tmp_path, Script(immutable), lambda kube, _: kube.patch(PATH, {}, Node))
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>Bad Gateway</html>", b"\xff\x00\xfe", b"[]", b'{"message": 7}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>Bad Gateway</html>", b"\xff\x00\xfe", b"[]", b'{"message": 7}', b'{"message":"\xff"}']
+)
 def test_an_error_that_is_no_status_object_is_still_mapped(tmp_path: Path, body: bytes) -> None:
     async def proxy(answer: Answer) -> None:
         await answer.reply(404, body)

@@ -46,6 +46,15 @@ def test_answers_have_the_go_types_casing(answer: object, expected: object) -> N
     assert msgspec.json.decode(protocol.encode(answer)) == expected
 
 
+@pytest.mark.parametrize("odd", [b"\xff", b"\xc6x", b"[" * 100_000], ids=["no start", "cut short", "deep"])
+@pytest.mark.parametrize("names", [b'"NodeNames":["a"]', b'"NodeNames": ["a"] '], ids=["as it writes", "otherwise"])
+def test_a_call_that_is_no_text_or_too_deep_is_a_bad_call(odd: bytes, names: bytes) -> None:
+    deep = odd.startswith(b"[")
+    pod = b'{"spec":{"affinity":%b}}' % odd if deep else b'{"metadata":{"name":"%b"}}' % odd
+    with pytest.raises(protocol.BadCall):
+        protocol.extender_args(b'{"Pod":%b,%b}' % (pod, names))
+
+
 def test_lower_case_keys_are_no_pod_and_no_names() -> None:
     args = protocol.extender_args(CALL.replace(b'"Pod"', b'"pod"').replace(b'"NodeNames"', b'"nodeNames"'))
     assert (args.pod, args.names) == (None, None)

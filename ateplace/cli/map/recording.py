@@ -10,12 +10,11 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import msgspec
-
 from ateplace.cli.map import wire
 from ateplace.cli.map.history import History, Kept
 from ateplace.cli.map.source import Kind
 from ateplace.errors import AteplaceError
+from ateplace.kube.failures import UNDECODABLE
 
 
 class Recorder:
@@ -55,7 +54,7 @@ def read(path: Path) -> tuple[wire.Placement, list[wire.Change]]:
                 changes.append(wire.decode_change(line))
     except OSError as error:
         raise AteplaceError(f"cannot read {path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise AteplaceError(f"{path} is no recording of the map: {error}") from error
     return header.start, changes
 
