@@ -89,7 +89,7 @@ class Compare:
         return {key for key in self._due[queue]() if not queue.knows(key)}
 
 
-async def differences(watch: Watch[Any, Any], *, give_up: Callable[[], str | None]) -> list[str]:
+async def differences(watch: Watch[Any, Any], *, give_up: Callable[[], str]) -> list[str]:
     """Keys of objects that the watch should know and does not, or knows wrongly. Usually one list, kept nowhere."""
     found, version = await _suspects(watch)
     if not found:
@@ -100,10 +100,10 @@ async def differences(watch: Watch[Any, Any], *, give_up: Callable[[], str | Non
     return [key for key, suspect in again.items() if found.get(key) == suspect]
 
 
-async def _reached(watch: Watch[Any, Any], version: int, *, give_up: Callable[[], str | None]) -> bool:
+async def _reached(watch: Watch[Any, Any], version: int, *, give_up: Callable[[], str]) -> bool:
     """Wait until the watch has been read up to a version; False when the view is too old to tell."""
     while watch.version < version:
-        if give_up() is not None:
+        if give_up():
             return False
         await asyncio.sleep(SURVEY_POLL)
     return True

@@ -32,7 +32,7 @@ def missed(copy: Copy, then: dict[str, str] | None = None, version: int = 0) -> 
     """What is found to be missed; `then`: the watch is waited for, and only then has read this."""
 
     async def main() -> list[str]:
-        looking = asyncio.ensure_future(differences(cast("Watch[Any, Any]", copy), give_up=lambda: None))
+        looking = asyncio.ensure_future(differences(cast("Watch[Any, Any]", copy), give_up=lambda: ""))
         await asyncio.sleep(0.1)
         assert looking.done() == (then is None)
         if then is not None:
@@ -46,11 +46,11 @@ def missed(copy: Copy, then: dict[str, str] | None = None, version: int = 0) -> 
 
 @pytest.mark.parametrize(
     ("read", "reason", "counted"),
-    [(9, None, ["n1"]), (5, "the watch of nodes has been silent for 75 s", [])],
+    [(9, "", ["n1"]), (5, "the watch of nodes has been silent for 75 s", [])],
     ids=["the watch has been read past it", "the watch has fallen silent"],
 )
 def test_what_is_due_and_in_no_queue_is_missed_once_its_watch_has_been_read_past_it(
-    read: int, reason: str | None, counted: list[str], monkeypatch: pytest.MonkeyPatch
+    read: int, reason: str, counted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then it may be due only because our own write has not come back."""
     monkeypatch.setattr("reconciler.resync.QUEUE_PATIENCE", 0.01)
@@ -70,7 +70,7 @@ def test_what_is_due_and_in_no_queue_is_missed_once_its_watch_has_been_read_past
 
     async def main() -> None:
         nodes, pools = Copy({}, 5, (7, {"n1": (3, "x")})), Copy({}, 5, (7, {}))
-        trouble: list[str | None] = [None]
+        trouble = [""]
         view = SimpleNamespace(nodes=nodes, pools=pools, reason=lambda: trouble[0])
         queue = Keys()
         compare = Compare(cast("View", view), {cast("Queue", queue): lambda: ["n1"]})
