@@ -21,6 +21,7 @@ from ateplace import errors
 from ateplace.kube import codec
 from ateplace.kube.access import Access
 from ateplace.kube.backoff import Backoff
+from ateplace.kube.codec import OBJECT_BYTES
 from ateplace.kube.transport import (
     CONNECT_SECONDS,
     NEVER_SENT,
@@ -38,8 +39,8 @@ T = TypeVar("T")
 
 ATTEMPTS = 8
 PAGE_ITEMS = 500
-ANSWER_BYTES = 8 * 1024 * 1024
-"""The largest answer taken; a list page over it is asked for again in halves."""
+PAGE_BYTES = 8 * 1024 * 1024
+"""The longest page of a list; one over it is asked for again in halves, down to a single object, and then grows again."""
 PATCHES = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
@@ -116,13 +117,15 @@ class Kube:
         while True:
             asked = {**(query or {}), "limit": str(size)} | ({"continue": token} if token else {})
             try:
-                body = await self._call(Ask("GET", path, asked))
+                body = await self._call(Ask("GET", path, asked, most=PAGE_BYTES if size > 1 else OBJECT_BYTES))
             except TooLarge:
                 if size == 1:
                     raise
                 size //= 2
                 continue
             meta, items = codec.decode_page(item, body, what)
+            if len(body) < PAGE_BYTES // 4:
+                size = min(2 * size, PAGE_ITEMS)  # what was large has been read
             del body
             yield meta.resource_version, items
             token = meta.continue_
@@ -222,7 +225,7 @@ class Kube:
         finally:
             drop(response)
 
-    async def _call(self, ask: Ask, deadline: float | None = None) -> bytes:
+    async def _call(self, ask: Ask, deadline: float | None = None) -> bytearray:
         """The answer's body, after as many attempts as are safe and in time."""
         loop = asyncio.get_running_loop()
         end = loop.time() + (self.cluster.request_timeout if deadline is None else deadline)
@@ -269,14 +272,14 @@ class Kube:
         except TimeoutError:
             return False
 
-    async def _attempt(self, ask: Ask) -> bytes:
+    async def _attempt(self, ask: Ask) -> bytearray:
         response = await self._transport.send(ask, aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS))
         try:
             if not 200 <= response.status < 300:
                 await refuse(response, ask)
-            body = await read(response, ANSWER_BYTES)
-            if len(body) > ANSWER_BYTES:
-                raise TooLarge(f"{ask.what}: an answer of more than {ANSWER_BYTES} bytes is not taken")
+            body = await read(response, ask.most)
+            if len(body) > ask.most:
+                raise TooLarge(f"{ask.what}: an answer of more than {ask.most} bytes is not taken")
             return body
         finally:
             drop(response)

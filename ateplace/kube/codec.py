@@ -14,8 +14,9 @@ from ateplace.errors import KubeError
 from ateplace.kube.failures import UNDECODABLE, Status
 from ateplace.kube.objects import Bare, Metadata
 
-LINE_BYTES = 16 * 1024 * 1024
-"""The longest watch event taken. An object can have 3 MiB (etcd's limit is 1.5 MiB, JSON writes it longer)."""
+OBJECT_BYTES = 16 * 1024 * 1024
+"""The longest object taken, as an answer or as a watch event. etcd's limit is 1.5 MiB, and JSON may write each byte of
+a text as six."""
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 LAZY_BYTES = 1024 * 1024
 """Items of a longer list page are decoded one after the other: as Python objects they take several times the room."""
@@ -34,6 +35,7 @@ class Object(Protocol):
 
 
 T = TypeVar("T")
+Bytes = bytes | bytearray
 
 encode = msgspec.json.Encoder().encode
 
@@ -48,7 +50,7 @@ def _decoder(type_: Any) -> "msgspec.json.Decoder[Any]":
     return decoder
 
 
-def decode(type_: type[T], body: bytes, what: str) -> T:
+def decode(type_: type[T], body: Bytes, what: str) -> T:
     """One object; raises KubeError when it is not what was asked for."""
     try:
         return cast("T", _decoder(type_).decode(body))
@@ -150,7 +152,7 @@ def decode_event(type_: type[T], line: bytes) -> Event[T]:
             raise KubeError(f"watch: cannot read an event: {error}") from error
 
 
-def decode_page(type_: type[T], body: bytes, what: str) -> tuple[ListMeta, Items[T]]:
+def decode_page(type_: type[T], body: Bytes, what: str) -> tuple[ListMeta, Items[T]]:
     """One page of a list; an item that cannot be read does not hide the others."""
     if len(body) <= LAZY_BYTES:
         try:
@@ -175,9 +177,9 @@ def _decode_items(type_: type[T], items: list[Raw], what: str) -> Iterator[T | U
             yield Unreadable(decode(Bare, bytes(item), what), str(error))
 
 
-def _shallow(text: bytes) -> bytes:
+def _shallow(text: Bytes) -> bytes:
     """JSON with null for whatever is nested deeper than `DEPTH`; each byte is looked at once."""
-    parts: list[bytes] = []
+    parts: list[Bytes] = []
     depth = kept = 0
     for token in NESTING.finditer(text):
         at = token.start()
@@ -199,7 +201,7 @@ class Lines:
     ends in the middle of an event has not delivered it.
     """
 
-    def __init__(self, most: int = LINE_BYTES) -> None:
+    def __init__(self, most: int = OBJECT_BYTES) -> None:
         self._most = most
         self._parts: list[bytes] = []
         self._held = 0

@@ -49,7 +49,7 @@ UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding foreign bytes may raise: no JSON or another type, no UTF-8, nested too deep."""
 
 
-def from_answer(what: str, code: int, body: bytes, retry_after: str = "") -> errors.KubeError:
+def from_answer(what: str, code: int, body: bytes | bytearray, retry_after: str = "") -> errors.KubeError:
     """The error for an HTTP answer; `what` was asked for, e.g. "PATCH /api/v1/nodes/n1"."""
     try:
         status = _status.decode(body)

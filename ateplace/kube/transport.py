@@ -12,6 +12,7 @@ from yarl import URL
 from ateplace import errors
 from ateplace.kube import failures, paths
 from ateplace.kube.access import Access
+from ateplace.kube.codec import OBJECT_BYTES
 
 CONNECTIONS = 64
 """Most connections at once, watches included; further requests wait for one, within their deadline."""
@@ -32,6 +33,8 @@ class Ask(NamedTuple):
     query: Mapping[str, str] | None = None
     data: bytes | None = None
     content: str = "application/json"
+    most: int = OBJECT_BYTES
+    """The longest answer taken."""
 
     @property
     def what(self) -> str:
@@ -126,14 +129,13 @@ def drop(response: aiohttp.ClientResponse) -> None:
         transport.abort()
 
 
-async def read(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The body; when it is longer than `most`, a part of it that is longer than `most`."""
-    parts = []
-    size = 0
-    while size <= most and (part := await response.content.readany()):
-        parts.append(part)
-        size += len(part)
-    return b"".join(parts)
+async def read(response: aiohttp.ClientResponse, most: int) -> bytearray:
+    """The body; when it is longer than `most`, a part of it that is longer than `most`. One block that grows: parts
+    that are joined take twice the room."""
+    body = bytearray()
+    while len(body) <= most and (part := await response.content.readany()):
+        body += part
+    return body
 
 
 class Chunks:

@@ -344,10 +344,18 @@ def test_a_list_comes_in_pages(tmp_path: Path) -> None:
 
 
 def test_a_page_that_is_too_large_is_asked_for_in_smaller_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "ANSWER_BYTES", 100_000)
+    monkeypatch.setattr(client, "PAGE_BYTES", 100_000)
     pages = Pages(300, filler=1000)
     assert talk(tmp_path, pages, names) == [f"n{i}" for i in range(300)]
     assert [limit for limit, _ in pages.asked][:5] == ["500", "250", "125", "62", "62"]
+
+
+def test_an_object_that_is_larger_than_a_page_does_not_hide_the_others(tmp_path: Path) -> None:
+    """One tenant's: in JSON, what etcd holds in 1.5 MiB may take 9."""
+    pages = Pages(20)
+    pages._items[0]["filler"] = "x" * 9 * 1024 * 1024
+    assert talk(tmp_path, pages, names) == [f"n{i}" for i in range(20)]
+    assert pages.asked[-6:] == [("1", ""), ("1", "1"), ("2", "2"), ("4", "4"), ("8", "8"), ("16", "16")]
 
 
 def test_a_list_of_nothing_is_empty(tmp_path: Path) -> None:
