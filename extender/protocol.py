@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from ateplace.errors import AteplaceError
+from ateplace.kube.codec import lean
 from ateplace.kube.failures import UNDECODABLE
 from ateplace.kube.objects import Pod
 
@@ -135,7 +136,7 @@ def extender_args(body: bytes) -> ExtenderArgs:
     at = body.find(MARK)
     if at >= 0 and body.endswith(b"]}"):
         with contextlib.suppress(*UNDECODABLE):
-            args = _args.decode(body[:at] + b"}")
+            args = _args.decode(lean(body[:at] + b"}"))
             return ExtenderArgs(args.pod, Names(body, at + len(MARK) - 1, len(body) - 1))
     args = _decode(_args, body)
     raw = bytes(args.node_names)

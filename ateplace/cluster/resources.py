@@ -18,6 +18,7 @@ from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
+from ateplace.kube import codec
 from ateplace.kube.objects import Container, PodSpec, PodStatus, Resources
 from ateplace.quantities import quantity
 
@@ -34,9 +35,9 @@ ALWAYS: Final = "Always"
 DEFAULTS: Final = {CPU: 100, MEMORY: 200 * 1024 * 1024}
 """What kube-scheduler counts, when it scores, for a container that requests nothing."""
 
-NAMES: Final = 32
+NAMES: Final = codec.RESOURCES
 """So many resources of one pod or node are remembered."""
-FIRST: Final = (CPU, MEMORY, PODS, "ephemeral-storage")
+FIRST: Final = tuple(name.decode() for name in codec.FIRST)
 """These of them in any case; then by name."""
 CACHE_BYTES: Final = 1024 * 1024
 """About so much memory each cache of this module takes at most."""

@@ -39,8 +39,8 @@ T = TypeVar("T")
 
 ATTEMPTS = 8
 PAGE_ITEMS = 500
-PAGE_BYTES = 8 * 1024 * 1024
-"""The longest page of a list; one over it is asked for again in halves, down to a single object, and then grows again."""
+PAGE_BYTES = 4 * 1024 * 1024
+"""The longest page of a list; one over it is asked for again in halves, down to a single object."""
 PATCHES = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",

@@ -20,10 +20,19 @@ a text as six."""
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 LAZY_BYTES = 1024 * 1024
 """Items of a longer list page are decoded one after the other: as Python objects they take several times the room."""
+FAT_BYTES = 128 * 1024
+"""A longer object is cut down before it is decoded: of each list of resources in it, `RESOURCES` are left. One that
+names 22,000 would become ten times as many bytes of Python objects, which come and go all over the heap."""
+RESOURCES = 32
+"""So many resources of one list are read of such an object, as the API server writes them: by name."""
+FIRST = (b"cpu", b"memory", b"pods", b"ephemeral-storage")
+"""These in any case."""
 DEPTH = 64
 """What is nested deeper is cut off, where it is too deep for the decoder. API servers take 10,000 levels in a custom
 resource; nothing that we read is so deep."""
 
+RESOURCE_LIST = re.compile(rb'"(?:requests|limits|overhead|allocatable|allocatedResources)":\{')
+ODD = re.compile(rb"[\\{\[]")
 NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
@@ -141,7 +150,7 @@ def _event_decoder(type_: Any) -> "msgspec.json.Decoder[Any]":
 def decode_event(type_: type[T], line: bytes) -> Event[T]:
     """One line of a watch; raises KubeError for what is no event at all."""
     try:
-        return cast("Event[T]", _event_decoder(type_).decode(line))
+        return cast("Event[T]", _event_decoder(type_).decode(lean(line)))
     except UNDECODABLE as error:
         try:
             bare = _event_decoder(Bare).decode(_shallow(line) if isinstance(error, RecursionError) else line)
@@ -172,9 +181,34 @@ def decode_page(type_: type[T], body: Bytes, what: str) -> tuple[ListMeta, Items
 def _decode_items(type_: type[T], items: list[Raw], what: str) -> Iterator[T | Unreadable]:
     for item in items:
         try:
-            yield _decoder(type_).decode(item)
+            yield _decoder(type_).decode(lean(bytes(item)) if len(item) > FAT_BYTES else item)
         except UNDECODABLE as error:
             yield Unreadable(decode(Bare, bytes(item), what), str(error))
+
+
+def lean(text: bytes) -> bytes:
+    """The same JSON with fewer resources, where it is long. A string cannot be taken for a list of resources: quotes in
+    it are escaped."""
+    if len(text) <= FAT_BYTES:
+        return text
+    parts: list[bytes] = []
+    kept = 0
+    for match in RESOURCE_LIST.finditer(text):
+        start, end = match.end(), text.find(b"}", match.end())
+        found = text.count(b'":"', start, end)
+        # As an API server writes them: names and amounts in quotes, and nothing else; the brace is in none of them.
+        plain = text.count(b'",', start, end) == found - 1 and not ODD.search(text, start, end)
+        if found > RESOURCES and plain and text[end - 1 : end] == b'"' != text[end - 2 : end - 1] != b":":
+            cut = start
+            for _ in range(RESOURCES):
+                cut = text.index(b'",', cut) + 1
+            parts.append(text[kept:cut])
+            for name in FIRST:
+                at = text.find(b',"%b":"' % name, cut, end)
+                if at >= 0:
+                    parts.append(text[at : text.index(b'"', at + len(name) + 5) + 1])
+            kept = end
+    return b"".join((*parts, text[kept:])) if parts else text
 
 
 def _shallow(text: Bytes) -> bytes:

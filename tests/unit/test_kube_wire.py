@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ateplace.cluster.resources import amounts
 from ateplace.errors import KubeError
 from ateplace.kube import codec
 from ateplace.kube.failures import Status
@@ -166,3 +167,54 @@ def test_a_long_page_is_decoded_item_by_item() -> None:
 def test_what_is_no_resource_version_is_refused(text: str) -> None:
     with pytest.raises(KubeError, match="is no resourceVersion"):
         codec.version(text)
+
+
+def fat(resources: dict[str, str], filler: int = codec.FAT_BYTES) -> bytes:
+    """A watch event as an API server writes it: names in order, no spaces."""
+    spec = {"containers": [{"name": "c", "resources": {"limits": resources, "requests": resources}}]}
+    made = {"metadata": {"name": "p", "annotations": {"filler": "x" * filler}}, "spec": spec}
+    return json.dumps({"type": "ADDED", "object": made}, separators=(",", ":"), sort_keys=False).encode()
+
+
+def test_of_a_large_objects_resources_cpu_memory_and_the_first_by_name_are_read() -> None:
+    many = {f"a.example.com/r{number:05}": str(number) for number in range(20_000)}
+    event = codec.decode_event(Pod, fat({**many, "cpu": "2", "memory": "1Gi", "z.example.com/last": "1"}))
+    assert isinstance(event, codec.Added) and event.object.spec.containers
+    read = event.object.spec.containers[0].resources
+    assert read is not None and read.requests == read.limits
+    assert read.requests == dict(list(many.items())[: codec.RESOURCES]) | {"cpu": "2", "memory": "1Gi"}
+    whole = amounts({**many, "cpu": "2", "memory": "1Gi"})
+    assert amounts(read.requests) == whole, "the same as if all had been read"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {f"r{each}": "1" for each in range(codec.RESOURCES)},
+        {f"r{each}": {"a": "1"} for each in range(100)},
+        {f"r{each}": ["1", "2"] for each in range(100)},
+        {f'r{each}\\"': '","x":"' for each in range(100)},
+        {f"r{each}": each for each in range(100)},
+        {f"r{each}": "}" if each in {0, 40} else "1" for each in range(100)},
+        {f"r{each}": "}" if each == 40 else "1" for each in range(100)},
+        {"}" if each == 40 else f"r{each}": "1" for each in range(100)},
+        {f"r{each}": "," for each in range(100)},
+        {"text": '"requests":{' + ",".join(f'"r{each}":"1"' for each in range(100)) + "}"},
+    ],
+    ids=[
+        "few",
+        "objects",
+        "lists",
+        "quotes",
+        "numbers",
+        "braces",
+        "a brace",
+        "a brace as a name",
+        "commas",
+        "a text",
+    ],
+)
+def test_what_is_no_list_of_resources_is_left_as_it_is(odd: dict[str, Any]) -> None:
+    text = fat(odd)
+    assert msgspec.json.decode(codec.lean(text)) == msgspec.json.decode(text)
+    assert codec.lean(fat({}, 0)) == fat({}, 0)
