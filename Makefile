@@ -72,6 +72,10 @@ bench-scale: setup ## Extender and reconciler on 1,000 nodes: time to claim them
 bench-start: setup ## How long an ateom takes to start on a real node, in parts; draws docs/images/start.svg (as root)
 	$(BIN)/python -m bench.start $(ARGS)
 
+.PHONY: bench-hostile
+bench-hostile: setup ## What hostile tenants and strangers cost others: memory, and an innocent pool's times (about 5 minutes)
+	$(BIN)/python -m bench.hostile $(ARGS)
+
 .PHONY: bench-map
 bench-map: $(READY) ## The map of 5,000 nodes and 20,000 ateoms, measured in a headless Chromium (about a minute)
 	$(BIN)/python -m bench.map $(ARGS)

@@ -7,8 +7,8 @@ import pytest
 
 from local import ControlPlane, substrate
 from local.scheduling import Scheduling
+from local.strangers import Strangers
 from tests.placing import OWNER, ateom, create, where
-from tests.strangers import Strangers
 
 BURST, CLIENTS = 200, 60
 REQUEST = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"

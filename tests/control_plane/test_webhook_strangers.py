@@ -14,8 +14,8 @@ import pytest
 from ateplace import names
 from local import ApiError, ControlPlane, substrate, webhooks
 from local.api import Object
+from local.strangers import Strangers
 from local.webhooks import Webhook
-from tests.strangers import Strangers
 from webhook import pools
 
 CREATIONS = 30

@@ -18,6 +18,7 @@ class Strangers:
         tls: ssl.SSLContext | None = None,
         pause: float = 0.05,
         source: str = "127.0.0.2",
+        host: str = "127.0.0.1",
     ) -> None:
         """`ask` makes a whole request; each connection rests for `pause` seconds after its answer."""
         self.port = port
@@ -26,6 +27,7 @@ class Strangers:
         self.tls = tls
         self.pause = pause
         self.source = source
+        self.host = host
         self.answers = 0
         self.opened = 0
         self._over = threading.Event()
@@ -49,7 +51,7 @@ class Strangers:
             try:
                 async with asyncio.timeout(20):
                     reader, writer = await asyncio.open_connection(
-                        "127.0.0.1", self.port, ssl=self.tls, server_hostname=name, local_addr=(self.source, 0)
+                        self.host, self.port, ssl=self.tls, server_hostname=name, local_addr=(self.source, 0)
                     )
                     self.opened += 1
                     await self._ask(reader, writer)
