@@ -116,6 +116,29 @@ def test_a_unit_is_given_where_others_claimed_long_ago_unless_they_do_so_again_m
     assert (api.nodes["n1"]["annotations"][names.claim_key("A")] not in {"then", "touched"}) is answered
 
 
+def test_at_the_end_a_write_under_way_is_waited_for_and_known(tmp_path: Path) -> None:
+    async def use(rig: Rig) -> None:
+        gate = asyncio.Event()
+
+        async def held_up(api: Api, request: Request, answer: Answer) -> None:
+            await gate.wait()
+            api.write(request)
+            await answer.reply(200, {"metadata": api.nodes["n1"]})
+
+        rig.api.fates.append(held_up)
+        call = asyncio.create_task(rig.filter("n1"))
+        await until(lambda: rig.api.seen)
+        call.cancel()  # as when the connection that asked is gone
+        ending = asyncio.create_task(rig.verbs.close())
+        done, _ = await asyncio.wait([ending], timeout=0.1)
+        assert not done
+        gate.set()
+        await ending
+        assert rig.ledger.nodes["n1"].pools["A"].sent > -math.inf
+
+    ask(tmp_path, Api(), use, "n1")
+
+
 def test_who_needs_a_node_that_is_being_claimed_waits_for_the_same_write(tmp_path: Path) -> None:
     """Even after the caller that began it has run out of time."""
 
