@@ -104,9 +104,11 @@ def mirror(files: dict[str, bytes]) -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:  # a test that fails must not wait for this thread
+            server.shutdown()
+            thread.join()
 
 
 def published() -> dict[str, bytes]:
