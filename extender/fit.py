@@ -183,19 +183,9 @@ def _room_for_all(case: Case, node: Node, freed: Freed | None, reading: Reading 
 
 
 def capacity(case: Case, node: Node) -> int:
-    """About how many pods like this one the node still takes. For opening ahead: a wrong guess costs little.
-
-    A resource that a node does not have and is sent for all the same is one that the scheduler ignores.
-    """
-    demand, record = case.demand, node.record
-    if record is None:
-        return 0
-    atelet = dict(node.atelet.requests)
-    allocatable = node.room
-    most = record.slots - node.pods - 1
-    for name, amount in demand.shape.counted:
-        if name in allocatable:
-            most = min(most, (allocatable[name] - node.used.get(name, 0) - atelet.get(name, 0)) // amount)
+    """About how many pods like this one the node still takes. For opening ahead: a wrong guess costs little."""
+    demand = case.demand
+    most = node.takes(demand.shape)
     if case.rules.ateoms_per_node and not demand.placeholder:
         most = min(most, case.rules.ateoms_per_node - node.ateoms)
     if demand.alone:

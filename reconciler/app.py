@@ -54,7 +54,12 @@ class Reconciler:
         self._late = Late(kube, view.ledger, settings, self._events)
         self._gating = Gating(kube, view.ledger, settings, self._events)
         self._headroom = Headroom(kube, view, settings, self._events, lambda: self.election.leading)
-        self._workers = Workers(view.ledger, self._headroom.wanted, view.placeholders.store)
+        self._workers = Workers(
+            view.ledger,
+            self._headroom.wanted,
+            view.placeholders.store,
+            ateoms_per_node=settings.extender.ateoms_per_node,
+        )
         view.follow_pods(self._workers.changed)
         workers = settings.reconciler.workers
         self._nodes = Queue("nodes", self._node, workers=workers)

@@ -29,6 +29,19 @@ PROMETHEUS_OPERATOR = Module(
     "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
     "example/prometheus-operator-crd",
 )
+KEDA = Module(
+    "github.com/kedacore/keda/v2",
+    "v2.21.0",
+    "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps=",
+    "config/crd/bases",
+)
+KARPENTER = Module(
+    "sigs.k8s.io/karpenter",
+    "v1.14.0",
+    "h1:+SXlqYNb9FIKRpDgPPRnphVmWbrWLw4tgzKezr372Mc=",
+    "pkg/apis/crds",
+)
+"""It has cluster-autoscaler's CapacityBuffer too, whose own module is published without versions."""
 
 
 def definitions(module: Module, *kinds: str) -> list[Path]:

@@ -146,6 +146,21 @@ class Node(Struct, gc=False):
                 share = taken / amount
         self.fullness = share
 
+    def takes(self, shape: Shape) -> int:
+        """How many more pods of this shape have room beside what is known to be here, with atelet's room kept.
+
+        A resource that the node does not have is one that the scheduler ignores (the gating resource), or else pods
+        that ask for it do not come here.
+        """
+        if self.record is None:
+            return 0
+        used, room, atelet = self.used, self.room, dict(self.atelet.requests)
+        most = self.record.slots - self.pods - 1
+        for name, amount in shape.counted:
+            if name in room:
+                most = min(most, (room[name] - used.get(name, 0) - atelet.get(name, 0)) // amount)
+        return max(0, most)
+
     def ready_for(self, now: float) -> float:
         """The longest time that an atelet was Ready here without a break."""
         return max(self.ready_longest, now - self.ready_since)

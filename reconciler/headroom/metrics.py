@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from msgspec.structs import asdict
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -18,6 +19,7 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import PodRecord
 from ateplace.cluster.refills import PREEMPTED, SECONDS, Refills
 from ateplace.process import metrics
+from reconciler.headroom.warm_slots import warm_slots
 
 STARTS: Final = metrics.counter(
     "ateom_starts_total",
@@ -29,11 +31,14 @@ WAITED: Final = metrics.histogram(
 )
 
 
-class Placeholders(Collector):
-    """A gauge that is counted when it is scraped, while some `Workers` run."""
+class ByPool(Collector):
+    """A gauge by pool and state that is counted when it is scraped, while some `Workers` run."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, words: str) -> None:
+        self._name = name
+        self._words = words
         self.counts: Callable[[], Mapping[str, Mapping[str, int]]] = dict
+        metrics.REGISTRY.register(self)
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         yield self._family()
@@ -46,12 +51,15 @@ class Placeholders(Collector):
         yield family
 
     def _family(self) -> GaugeMetricFamily:
-        words = "Placeholders by pool: wanted, running (they hold room) and pending."
-        return GaugeMetricFamily(metrics.PREFIX + "placeholders", words, labels=["pool", "state"])
+        return GaugeMetricFamily(metrics.PREFIX + self._name, self._words, labels=["pool", "state"])
 
 
-PLACEHOLDERS: Final = Placeholders()
-metrics.REGISTRY.register(PLACEHOLDERS)
+PLACEHOLDERS: Final = ByPool("placeholders", "Placeholders by pool: wanted, running (they hold room) and pending.")
+WARM_SLOTS: Final = ByPool(
+    "warm_slots",
+    "Room for a pool's ateoms: used by those that are on nodes; free, or kept by its placeholders, on nodes that it "
+    "has claimed and whose atelet is Ready. Pods of others are not counted: free is the most there can be.",
+)
 
 
 class Workers:
@@ -64,8 +72,11 @@ class Workers:
         wanted: Mapping[str, tuple[str, int]],
         placeholders: Mapping[str, PodRecord],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        ateoms_per_node: int = 0,
     ) -> None:
         self._ledger = ledger
+        self._ateoms_per_node = ateoms_per_node
         self._wanted = wanted
         self._placeholders = placeholders
         self._refills = Refills(clock)
@@ -74,11 +85,11 @@ class Workers:
 
     async def run(self) -> None:
         """Until cancelled."""
-        self._counting, PLACEHOLDERS.counts = True, self.counts
+        self._counting, PLACEHOLDERS.counts, WARM_SLOTS.counts = True, self.counts, self.slots
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            self._counting, PLACEHOLDERS.counts = False, dict
+            self._counting, PLACEHOLDERS.counts, WARM_SLOTS.counts = False, dict, dict
             self._refills.clear()
 
     def counts(self) -> dict[str, Counter[str]]:
@@ -90,6 +101,10 @@ class Workers:
             if one.pool_uid and not one.finished:
                 found[_shown(one)]["running" if one.node else "pending"] += 1
         return found
+
+    def slots(self) -> dict[str, dict[str, int]]:
+        """By pool: room that is used, free, or a placeholder's."""
+        return {pool: asdict(slots) for pool, slots in warm_slots(self._ledger, self._ateoms_per_node).items()}
 
     def changed(self, old: PodRecord | None, new: PodRecord | None) -> None:
         """One pod, before and after; what has finished, lacks our UID label or has lost its pool is as good as gone."""
