@@ -166,7 +166,8 @@ async def _quota(kube: "Kube", namespace: str, nodes: list[Node], pods: list[Pod
     uids = {one.metadata.uid for one in await _all(kube, paths.POOLS.within(namespace), WorkerPool)}
     held = {one.name for one in map(node_record, nodes) if uids & one.claims.keys()}
     held |= {pod.spec.node_name for pod in pods if pod.spec.node_name}
-    return list(pool_checks.quota_findings(namespace, said.quota, len(held)))
+    placeholders = sum(bool(pod.metadata.label(names.PLACEHOLDER_LABEL)) for pod in pods)
+    return list(pool_checks.quota_findings(namespace, said.quota, len(held), placeholders))
 
 
 async def _situation(kube: "Kube", settings: Settings, namespace: str, name: str) -> tuple[Situation, list[Event]]:

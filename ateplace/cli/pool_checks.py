@@ -95,7 +95,7 @@ def _rules(row: PoolRow, picture: Picture) -> Iterator[Finding]:
         yield warn(says, fix) if broken[name] else ok(says)
 
 
-def quota_findings(namespace: str, quota: Quota, held: int) -> Iterator[Finding]:
+def quota_findings(namespace: str, quota: Quota, held: int, placeholders: int) -> Iterator[Finding]:
     """What the pools of a namespace may have together. `held`: nodes with a claim or a pod of theirs."""
     if quota.wrong:
         yield fail(
@@ -106,7 +106,8 @@ def quota_findings(namespace: str, quota: Quota, held: int) -> Iterator[Finding]
         reached = held >= quota.max_nodes
         yield warn(says, "an administrator may raise it on the Namespace") if reached else ok(says)
     if quota.max_headroom is not None:
-        yield ok(f"rule max-headroom={quota.max_headroom}: for all pools of namespace {namespace} together")
+        there = count(placeholders, "placeholder")
+        yield ok(f"rule max-headroom={quota.max_headroom}: the pools of namespace {namespace} have {there}")
 
 
 def _waiting(pods: Iterable[Pod], settings: Settings) -> Iterator[Finding]:

@@ -172,6 +172,35 @@ def test_what_is_clicked_is_explained_with_the_sentences_of_explain(stage: Stage
         assert finding["says"] in page.text("#panel-body")
 
 
+def test_a_pools_panel_has_its_rules_and_how_much_of_its_namespaces_quota_is_used(stage: Stage, page: Page) -> None:
+    plane = stage.plane
+    quota = {"ateplace.ate.dev/max-nodes": "3", "ateplace.ate.dev/max-headroom": "2"}
+    plane.api.patch(f"/api/v1/namespaces/{SPACE}", {"metadata": {"annotations": quota}})
+    rules = {"ateplace.ate.dev/min-nodes": "2", "ateplace.ate.dev/max-per-node": "3", "ateplace.ate.dev/headroom": "1"}
+    substrate.pool(plane, SPACE, "ruled", 2, resources=ATEOM, annotations=rules)
+    stage.settled("ruled", 2, 1)
+    page.wait("[...document.querySelectorAll('#pool-rows button')].some((b) => b.innerText === 'demo/ruled')")
+    page.evaluate(
+        "[...document.querySelectorAll('#pool-rows button')].find((b) => b.innerText === 'demo/ruled').click()"
+    )
+    page.wait("document.getElementById('panel-body').innerText.includes('rule max-headroom=2')")
+    chips = "[...document.querySelectorAll('#panel .chips li')].map((one) => one.innerText)"
+    assert page.evaluate(chips) == ["min-nodes=2", "max-per-node=3", "headroom=1"]
+    shown = page.text("#panel-body")
+    assert "rule min-nodes=2: its ateoms are on 2 nodes" in shown
+    assert "rule max-nodes=3: the pools of namespace demo hold " in shown
+    assert "rule max-headroom=2: the pools of namespace demo have 1 placeholder" in shown
+
+    change = {"metadata": {"annotations": {"ateplace.ate.dev/min-nodes": HOSTILE}}}
+    plane.api.patch(f"{substrate.POOLS.format(SPACE)}/ruled", change)
+    page.wait(f"{chips}.some((one) => one.startsWith('rules cannot be read: ') && one.includes('<img src=x'))")
+    assert page.evaluate("document.title") == "ateplace map"
+    assert page.evaluate("document.querySelectorAll('#panel img, #panel script').length") == 0
+    substrate.delete(plane, SPACE, "ruled")
+    plane.api.patch(f"/api/v1/namespaces/{SPACE}", {"metadata": {"annotations": dict.fromkeys(quota)}})
+    stage.plane.wait(lambda: "demo/ruled" not in stage.placement().pools, timeout=60, why="the pool to be gone")
+
+
 def test_the_keyboard_reaches_every_node(stage: Stage, page: Page) -> None:
     page.evaluate("document.getElementById('grid').focus()")
     page.press("ArrowRight")

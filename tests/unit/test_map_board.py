@@ -235,6 +235,36 @@ def test_a_pools_headroom_is_what_the_reconciler_would_make_of_it(annotation: st
     assert cluster.placement.pools["demo/web"].headroom == expected
 
 
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({}, []),
+        (
+            {"min-nodes": "2", "max-per-node": "10", "same": "example.com/cpu"},
+            ["min-nodes=2", "max-per-node=10", "same=example.com/cpu"],
+        ),
+        (
+            {"min-nodes": "<b>two</b>", "max-per-node": "10"},
+            [
+                "rules cannot be read: ateplace.ate.dev/min-nodes must be a whole number from 1 to 1000, "
+                'not "<b>two</b>"'
+            ],
+        ),
+    ],
+)
+def test_a_pools_rules_are_shown_and_a_change_of_them_is_a_change(
+    annotations: dict[str, str], expected: list[str]
+) -> None:
+    cluster = Cluster()
+    cluster.pool("web", pool())
+    cluster.follow()
+    ruled = pool()
+    ruled.metadata.annotations = {f"ateplace.ate.dev/{key}": value for key, value in annotations.items()}
+    cluster.pool("web", ruled)
+    cluster.follow()
+    assert cluster.placement.pools["demo/web"].rules == expected
+
+
 def test_a_moment_with_very_many_changes_is_told_in_few_words() -> None:
     cluster = Cluster()
     for number in range(100):

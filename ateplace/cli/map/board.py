@@ -26,7 +26,9 @@ from ateplace.cli.snapshot import (
     is_ready,
     pool_shown,
 )
+from ateplace.cli.tables import shown_rules
 from ateplace.cluster.ledger import Ledger
+from ateplace.cluster.pool_rules import PoolRules
 from ateplace.cluster.records import AteletRecord, NodeRecord, PodRecord, PoolRecord, pod_record
 from ateplace.kube.objects import Pod
 from ateplace.settings import Headroom
@@ -324,7 +326,7 @@ class Board:
                 self._pool_rows[name] = row
                 present = row.placeholders + row.unplaced
                 wanted = quota(record.headroom, present, record.replicas, self._headroom).count
-                new = _pool(row, wanted)
+                new = _pool(row, wanted, record.rules)
             if new != self._shown_pools.pop(name, None):
                 found[name] = new
             if new:
@@ -367,7 +369,7 @@ def _node(row: NodeRow, record: NodeRecord) -> wire.Node:
     return wire.Node(row.name, record.labels.get(ZONE, ""), _state(row), row.labelled, atelet, pools)
 
 
-def _pool(row: PoolRow, headroom: int) -> wire.Pool:
+def _pool(row: PoolRow, headroom: int, rules: PoolRules) -> wire.Pool:
     return wire.Pool(
         row.name,
         row.uid,
@@ -380,6 +382,7 @@ def _pool(row: PoolRow, headroom: int) -> wire.Pool:
         row.unplaced,
         row.nodes,
         headroom,
+        [f"rules cannot be read: {rules.wrong}"] if rules.wrong else shown_rules(rules),
     )
 
 

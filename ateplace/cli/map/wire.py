@@ -71,6 +71,8 @@ class Pool:
     """Nodes with its claim."""
     headroom: int
     """Placeholders that it asks for."""
+    rules: list[str] = field(default_factory=list)
+    """Each rule that it has, as `min-nodes=2`; or why they cannot be read."""
 
 
 @dataclass(slots=True)
@@ -230,5 +232,5 @@ def as_status(placement: Placement) -> dict[str, Any]:
             plain(node, "zone", "state") | {"pools": [plain(one) for one in node.pools]}
             for node in placement.nodes.values()
         ],
-        "pools": [plain(pool, "headroom") for pool in placement.pools.values()],
+        "pools": [plain(pool, "headroom", "rules") for pool in placement.pools.values()],
     }

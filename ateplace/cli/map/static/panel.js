@@ -79,9 +79,12 @@ export class Panel {
     const pool = state.pools.get(name);
     if (!pool) return [el("p", {}, "There is no such pool now.")];
     const waiting = [...state.pods].filter(([, pod]) => pod.pool === name && !pod.node).slice(0, 50);
-    return waiting.length
-      ? [el("h3", {}, "waiting for a node"), el("ul", { className: "pods", tabIndex: 0 }, ...waiting.map(([key, pod]) => this.#pod(key, pod)))]
-      : [];
+    const chips = [...pool.rules, pool.headroom && `headroom=${pool.headroom}`].filter(Boolean);
+    return [
+      chips.length ? el("ul", { className: "chips", "aria-label": "rules" }, ...chips.map((chip) => el("li", {}, chip))) : null,
+      waiting.length ? el("h3", {}, "waiting for a node") : null,
+      waiting.length ? el("ul", { className: "pods", tabIndex: 0 }, ...waiting.map(([key, pod]) => this.#pod(key, pod))) : null,
+    ].filter(Boolean);
   }
 
   #pod(key, pod) {

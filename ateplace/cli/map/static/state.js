@@ -61,7 +61,7 @@ export class State {
 
   /** Its part of `ateplace status -o json`, in no particular order. */
   status() {
-    const pools = [...this.pools.values()].map(({ headroom, placeholders_waiting, ...rest }) => ({
+    const pools = [...this.pools.values()].map(({ headroom, rules, placeholders_waiting, ...rest }) => ({
       ...rest, placeholdersWaiting: placeholders_waiting,
     }));
     const nodes = [...this.nodes.values()].map(({ name, labelled, atelet, pools: here }) => ({
