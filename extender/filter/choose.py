@@ -193,7 +193,7 @@ def _ranked(case: Case) -> Iterator[Node]:
                 ranked = (ateoms.get(node.zone, 0) if new else OCCUPIED, -node.fullness, name, node)
                 (ready if node.atelet_ready else coming).append(ranked)
     if spread:
-        ready, coming = _least_first(ready, coming)
+        ready, coming = _least_first(ready, coming, ateoms)
     yield from _best_first(ready)
     others_ready: list[Ranked] = []
     others_coming: list[Ranked] = []
@@ -207,10 +207,12 @@ def _ranked(case: Case) -> Iterator[Node]:
     yield from _best_first(others_coming)
 
 
-def _least_first(ready: list[Ranked], coming: list[Ranked]) -> tuple[list[Ranked], list[Ranked]]:
-    """Of the nodes that were claimed ahead, a Ready one waits for those of zones where the pool has less: which atelet
-    is quicker does not say where the pool should be."""
-    least = min((rank for rank, *_ in (*ready, *coming) if rank != OCCUPIED), default=OCCUPIED)
+def _least_first(
+    ready: list[Ranked], coming: list[Ranked], ateoms: Mapping[str, int]
+) -> tuple[list[Ranked], list[Ranked]]:
+    """Of the nodes that were claimed ahead, a Ready one waits for those of zones where the pool has less, those that
+    have some of it included: which atelet is quicker does not say where the pool should be."""
+    least = min((ateoms.get(node.zone, 0) for *_, node in (*ready, *coming)), default=0)
     return [one for one in ready if one[0] <= least], coming + [one for one in ready if one[0] > least]
 
 

@@ -1,11 +1,10 @@
 """Zones: a pool that needs another node gets one where it has the fewest ateoms, and no node more than before."""
 
 import json
+import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ateplace import names
 from ateplace.cluster.ledger import Ledger
@@ -73,20 +72,21 @@ def test_a_growing_pool_is_balanced_at_every_step_and_uses_as_few_nodes_as_possi
         assert len(+grown.on) == -(-(number + 1) // PER_NODE)
 
 
-@settings(deadline=None, max_examples=25)
-@given(data=st.data(), count=st.integers(2, 3))
-def test_it_stays_balanced_whichever_atelet_is_ready_first(data: st.DataObject, count: int) -> None:
-    grown = Growing(ledger(pool(), *zones(count, 3)))
-    total = data.draw(st.integers(1, count * 3 * PER_NODE))
+@pytest.mark.parametrize("seed", range(60))
+def test_it_stays_balanced_whichever_atelet_is_ready_first(seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - not for secrets
+    count, each, quick = chance.choice([2, 3]), chance.choice([2, 3, 5]), chance.random() / 5
+    grown = Growing(ledger(pool(), *zones(count, each)))
+    total = chance.randint(1, count * each * PER_NODE)
     for number in range(total):
         grown.known.pod_seen(pod(str(number)), 0)
     for number in range(total):
         grown.place(str(number))
-        claimed = sorted(grown.known.claims.nodes)
-        for name in data.draw(st.lists(st.sampled_from(claimed), max_size=2)):
-            grown.known.atelet_seen(atelet(name), 0)
+        for name in sorted(grown.known.claims.nodes):
+            if chance.random() < quick:
+                grown.known.atelet_seen(atelet(name), 0)
         ateoms = grown.ateoms()
-        assert ateoms[-1] - ateoms[0] <= 2 * PER_NODE, "one that is filled while another one's atelet starts"
+        assert ateoms[-1] - ateoms[0] <= PER_NODE
     assert len(+grown.on) == -(-total // PER_NODE)
 
 
