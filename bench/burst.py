@@ -2,6 +2,7 @@
 
     make bench-burst                                     20, 100 and 1,000 nodes, 10 runs each; 3,000 pods; 5,000 nodes
     make bench-burst ARGS="--nodes 20 --runs 3"
+    make bench-burst ARGS="--nodes 100 --sizes small --no-once --zones 3"    with and without zones, in turns
 
 Each run starts cold: no pods, no claims, an extender that has just been started. The kinds of runs:
 
@@ -9,6 +10,7 @@ Each run starts cold: no pods, no claims, an extender that has just been started
     extender    the same pods with our scheduler and extender
     nominated   the same with nominations, however few nodes there are
     unaided     the same without nominations, however many there are
+    zones       the same as extender, on nodes in so many zones (only with --zones)
     together    a pool's pods as they are, through our webhook, then our scheduler and extender
     limit       stock, with as many bare node patches sent meanwhile (only where every pod opens a node: "large")
     atelet      the same with patches that set our label, so that as many atelets start
@@ -53,9 +55,11 @@ LARGE = {"cpu": "5", "memory": "4Gi"}
 
 NOMINATING = {"nominated": 1, "unaided": 0}
 """From how many nodes on pods are nominated; else as the setting says."""
-OURS = ("extender", "nominated", "unaided", "together")
+OURS = ("extender", "zones", "nominated", "unaided", "together")
 TARGETS = {"small": {"extender": 1.25, "together": 1.5}, "large": {"extender": 2.2, "together": 2.5}}
 """P99 against stock."""
+ZONES_TARGET = 1.1
+"""P99 with zones against that without."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Case:
     runs: int
     judged: bool = True
     """Whether its P99 has a target; a single run is only shown."""
+    zones: int = 0
+    """In how many zones the nodes are in runs with zones; 0 for no such runs."""
 
     def __str__(self) -> str:
         return f"{self.pods} {self.size} pods over {self.nodes} nodes"
@@ -78,7 +84,8 @@ class Case:
 
     @property
     def kinds(self) -> list[str]:
-        return ["stock", *OURS, *(["limit", "atelet"] if self.size == "large" else [])]
+        ours = [kind for kind in OURS if kind != "zones" or self.zones]
+        return ["stock", *ours, *(["limit", "atelet"] if self.size == "large" else [])]
 
     @property
     def optimum(self) -> int:
@@ -93,6 +100,7 @@ class Bench:
         self.plane = plane
         self.rig = rig
         self.number = 0
+        self.zones = 0
         self.pools = {}
         for namespace in (NAMESPACE, REVIEWED):
             plane.api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
@@ -121,9 +129,20 @@ class Bench:
         default = Settings().extender.nominate_nodes
         return {"extender__nominate_nodes": NOMINATING.get(kind, default)}
 
-    def run(self, kind: str, count: int, requests: dict[str, str], *, rate: float = 0.0, keep: bool = False) -> Result:
-        """One burst: so many a second, or all at once. `keep`: its pods are there in the next run too."""
+    def run(
+        self,
+        kind: str,
+        count: int,
+        requests: dict[str, str],
+        *,
+        zones: int = 0,
+        rate: float = 0.0,
+        keep: bool = False,
+    ) -> Result:
+        """One burst: so many a second, or all at once. `zones`: in how many the nodes are in a run with zones; in all
+        others they are in none. `keep`: its pods are there in the next run too."""
         self.number += 1
+        self.locate(zones if kind == "zones" else 0)
         self.rig.restart(**self.settings(kind))  # what it has read about nodes would be believed for a minute
         template, ours = self.pod(kind, requests), kind in OURS
         named = [f"r{self.number}-{n}" for n in range(count)]
@@ -160,6 +179,15 @@ class Bench:
             self.clean()
         assert len(result.seconds) == count, f"{len(result.seconds)} of {count} seen bound"
         return result
+
+    def locate(self, zones: int) -> None:
+        """Put the nodes into so many zones in turn, or into none."""
+        if zones == self.zones:
+            return
+        self.zones = zones
+        for number, name in enumerate(sorted(self.node_names())):
+            labels = {names.ZONE_LABEL: f"zone-{number % zones}" if zones else None}
+            self.plane.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
 
     async def create(
         self, namespace: str, pods: list[Object], patches: int, labels: dict[str, str], rate: float
@@ -236,6 +264,9 @@ def report(case: Case, kinds: dict[str, list[Result]]) -> tuple[dict[str, object
     figures: dict[str, object] = {
         f"{kind} P99 ×": round(seconds / slow["stock"], 2) for kind, seconds in slow.items() if kind != "stock"
     }
+    over = slow["zones"] / slow["extender"] if {"zones", "extender"} <= slow.keys() else 0.0
+    if over:
+        figures["zones P99 × extender"] = round(over, 2)
     used = statistics.median(one.nodes for one in ours)
     figures |= {
         "nodes": used,
@@ -251,6 +282,8 @@ def report(case: Case, kinds: dict[str, list[Result]]) -> tuple[dict[str, object
         for kind, target in TARGETS[case.size].items()
         if case.judged and slow.get(kind, 0.0) > target * slow["stock"]
     ]
+    if case.judged and over > ZONES_TARGET:
+        missed.append(f"{case}: with zones P99 {over:.2f} × of that without, not {ZONES_TARGET}")
     if used > 1.1 * case.optimum:
         missed.append(f"{case}: {used} nodes, not {case.optimum}")
     if statistics.median(one.patches / one.nodes for one in ours) > 1.25:
@@ -262,9 +295,9 @@ def report(case: Case, kinds: dict[str, list[Result]]) -> tuple[dict[str, object
 def cases(options: argparse.Namespace) -> list[Case]:
     wanted = []
     for nodes in options.nodes:
-        wanted.append(Case(nodes, options.pods, "small", options.runs))
+        wanted.append(Case(nodes, options.pods, "small", options.runs, zones=options.zones))
         if nodes >= options.pods and nodes == max(options.nodes):
-            wanted.append(Case(nodes, options.pods, "large", options.runs))
+            wanted.append(Case(nodes, options.pods, "large", options.runs, zones=options.zones))
     if options.once:
         wanted += [Case(1000, 3000, "small", 1, judged=False), Case(5000, 300, "small", 1, judged=False)]
     return [case for case in wanted if case.size in options.sizes]
@@ -276,8 +309,9 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=300)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--sizes", nargs="+", default=["small", "large"], help="large: one pod a node")
-    kinds = ["stock", "extender", "together", "limit", "atelet"]
+    kinds = ["stock", "extender", "zones", "together", "limit", "atelet"]
     parser.add_argument("--kinds", nargs="+", default=kinds, help="stock, and at least one of ours")
+    parser.add_argument("--zones", type=int, default=0, metavar="N", help="also runs on nodes in N zones")
     parser.add_argument(
         "--once", action=argparse.BooleanOptionalAction, default=True, help="3,000 pods and 5,000 nodes, once each"
     )
@@ -302,7 +336,7 @@ def main() -> int:
                         bench.run(kind, min(30, case.pods), case.requests)  # connections, caches
                     for _ in range(case.runs):
                         for kind, found in results.items():
-                            found.append(bench.run(kind, case.pods, case.requests))
+                            found.append(bench.run(kind, case.pods, case.requests, zones=case.zones))
                     figures[str(case)], more = report(case, results)
                     missed += more
     for line in missed:
