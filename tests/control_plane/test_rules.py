@@ -1,15 +1,18 @@
 """Rules of pools on a real scheduler, with two extenders that are called in turns."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from ateplace import names
+from bench.recorder import Recorder, bindings
 from local import ControlPlane, substrate
 from local.api import Object
 from local.scheduling import Scheduling
 from tests.placing import OWNER, ateom, call, create, where
+from tests.staleness import Binding, Rules, staleness
 
 Nodes = Callable[..., list[str]]
 TYPE = "node.kubernetes.io/instance-type"
@@ -73,6 +76,72 @@ def test_a_burst_of_300_keeps_to_min_nodes_max_per_node_and_same(
     late = [name for pod, name in where(plane, namespace, 330, timeout=120).items() if pod.startswith("late-")]
     assert not crowded.intersection(late), "what is bound is known to both"
     assert {kinds[name] for name in late} == {kinds[name] for name in used}
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.slow)])
+def test_no_ateom_breaks_a_rule_by_what_has_been_bound_for_five_seconds(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes, count: int
+) -> None:
+    """A burst that exceeds all of its rules, and another one when the first has been bound for five seconds. How old
+    the binding is that an extender did not know of when it broke a rule is measured for each."""
+    kinds = {name: kind for kind in ("m5", "m6") for name in nodes(20, labels={TYPE: kind})}
+    rules = Rules(min_nodes=4, max_per_node=count // 12, max_nodes=8)
+    quota(plane, namespace, "0")
+    pool = ruled(plane, namespace, low=str(rules.min_nodes), high=str(rules.max_per_node), same=TYPE)
+    known(rig, pool, list(kinds), "rule max-nodes=0")  # a replica that still believes this is too strict, not too lax
+    quota(plane, namespace, str(rules.max_nodes))
+
+    def settled() -> bool:
+        """Whether every ateom is bound, or was refused because of a rule."""
+        pods = plane.api.list(f"/api/v1/namespaces/{namespace}/pods")
+        for pod in pods:
+            said = [one.get("message", "") for one in pod.get("status", {}).get("conditions", ())]
+            assert pod["spec"].get("nodeName") or any("rule max-" in one for one in said), said
+        return True
+
+    with Recorder(plane, f"/api/v1/namespaces/{namespace}/pods") as recorder:
+        for burst, size in enumerate((count, count // 4)):
+            begun = time.perf_counter()
+            create(plane, [ateom(pool, f"b{burst}-{number}") for number in range(size)])
+            plane.wait(settled, timeout=180, why="all to be bound or refused", every=0.3)
+            recorder.reach_present()
+            last = max((at for at, *_ in bindings(recorder.events()).values()), default=begun)
+            rest = f"five seconds after the last binding of burst {burst}"
+            plane.wait(lambda last=last: time.perf_counter() - last > 5, timeout=10, why=rest)  # type: ignore[misc]
+        found = [Binding(at, node) for at, _, node, _ in bindings(recorder.events()).values()]
+    oldest = staleness(found, rules, kinds)
+    print(f"{len(found)} of {count + count // 4} bound; oldest unknown binding by rule: {oldest}")
+    assert max(oldest.values(), default=0.0) < 5
+    used = Counter(one.node for one in found)
+    assert max(used.values()) <= 2 * rules.max_per_node, "as many again as the other replica had in flight"
+    assert rules.min_nodes <= len(used) <= 2 * rules.max_nodes
+
+
+def test_rules_that_contradict_each_other_are_both_said_and_those_that_change_are_followed(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    """The pool must be on two nodes, and its namespace may hold one. Then each of the two changes while a pod waits."""
+    made = nodes(4)
+    quota(plane, namespace, "0")
+    pool = ruled(plane, namespace, low="2")
+    known(rig, pool, made, "rule max-nodes=0")
+    quota(plane, namespace, "1")
+    create(plane, [ateom(pool, "p0")])
+    where(plane, namespace, 1)
+    known(rig, pool, made, "rule min-nodes=2")
+    create(plane, [ateom(pool, "p1")])
+    said(plane, namespace, f"3 rule max-nodes=1: namespace {namespace} holds 1", 1)
+    said(plane, namespace, "1 rule min-nodes=2: the pool is on 1, this one included", 1)
+    quota(plane, namespace, "-1")
+    known(rig, pool, made, "must be a whole number from 0 to 1000")
+    quota(plane, namespace, "2")
+    assert len(set(where(plane, namespace, 2, timeout=90).values())) == 2
+    quota(plane, namespace, None)
+    annotate(plane, namespace, **{names.MIN_NODES_ANNOTATION: "3"})
+    known(rig, pool, made, "rule min-nodes=3")
+    create(plane, [ateom(pool, "p2")])
+    assert len(set(where(plane, namespace, 3, timeout=90).values())) == 3, "it is followed from now on"
+    annotate(plane, namespace, **{names.MIN_NODES_ANNOTATION: None})
 
 
 def test_the_first_ateoms_of_a_pool_are_in_different_zones_one_at_a_time_and_at_once(
