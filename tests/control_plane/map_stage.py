@@ -67,8 +67,8 @@ def _descendants(pid: int, without: set[int]) -> set[int]:
     while left:
         one = left.pop()
         found.add(one)
-        for task in Path(f"/proc/{one}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it may end at any moment
+            for task in Path(f"/proc/{one}/task").glob("*/children"):
                 left += [int(child) for child in task.read_text().split() if int(child) not in found | without]
     return found
 
