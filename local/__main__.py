@@ -1,15 +1,17 @@
 """`python -m local`: have the control plane's binaries ready, with progress.
 
-`--node`: those of real nodes too, where one can run. `--can-run-nodes` says instead why none can here, and
-`--drop-build-cache` frees disk space.
+`--node`: those of real nodes too, where one can run. `--can-run-nodes` says instead why none can here,
+`--drop-build-cache` frees disk space, and `--generate-modules [MINOR…]` writes what the binaries are built from.
 """
 
 import sys
 
 from ateplace.errors import LocalError
+from local import golang, modules
 from local.binaries import drop_build_cache, resolve
+from local.progress import say
 from local.realnode import unfit
-from local.versions import NODE_BINARIES
+from local.versions import NODE_BINARIES, SUPPORTED
 
 
 def main() -> int:
@@ -22,6 +24,10 @@ def main() -> int:
         sys.stdout.write(f"{reason}\n" if reason else "")
         return int(bool(reason))
     try:
+        if sys.argv[1:2] == ["--generate-modules"]:
+            for minor in sys.argv[2:] or SUPPORTED:
+                modules.generate(SUPPORTED[minor], golang.find_go(say), say)
+            return 0
         resolve()
         if sys.argv[1:] == ["--node"] and not unfit():
             resolve(wanted=NODE_BINARIES)

@@ -17,7 +17,7 @@ from pathlib import Path
 from ateplace.errors import LocalError
 from local import cache, downloads, golang
 from local.progress import Say, say
-from local.versions import BINARIES, ETCD, KUBERNETES, KWOK, Binary
+from local.versions import BINARIES, Binary, chosen
 
 GIVEN = ("ATEPLACE_CONTROL_PLANE_BIN", "KUBEBUILDER_ASSETS")
 VERSION = re.compile(r"(?P<minor>\d+\.\d+)\.\d+\S*")
@@ -71,7 +71,7 @@ def _unfit(path: Path) -> str:
         asked = subprocess.run([str(path), *arguments], capture_output=True, text=True, timeout=PATIENCE)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"it cannot be asked for its version ({error})"
-    wanted = {"etcd": ETCD, "kwok": KWOK}.get(path.name, KUBERNETES).lstrip("v").rpartition(".")[0]
+    wanted = chosen().of(path.name).lstrip("v").rpartition(".")[0]
     found = VERSION.search(asked.stdout)
     if found is None:
         return f"it says no version when asked, and {wanted} is needed"

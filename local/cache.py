@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from local.progress import Say
-from local.versions import KEY
+from local.versions import chosen
 
 
 def root() -> Path:
@@ -18,8 +18,8 @@ def root() -> Path:
 
 
 def binaries() -> Path:
-    """Where this version's binaries are, or will be."""
-    return root() / "control-plane" / KEY
+    """Where the chosen version's binaries are, or will be."""
+    return root() / "control-plane" / chosen().key
 
 
 @contextlib.contextmanager

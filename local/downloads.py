@@ -20,7 +20,7 @@ import httpx
 from ateplace.errors import LocalError
 from local import cache
 from local.progress import Say, Ticker
-from local.versions import ARCH, ETCD, KUBERNETES, KWOK, OS, Binary
+from local.versions import ARCH, OS, Binary, chosen
 
 PINS = Path(__file__).with_name("pins.txt")
 PATIENCE = 3.0
@@ -38,23 +38,23 @@ class Release:
     def __init__(self, binary: Binary) -> None:
         kubernetes = os.environ.get("ATEPLACE_DOWNLOAD_KUBERNETES", "https://dl.k8s.io").rstrip("/")
         github = os.environ.get("ATEPLACE_DOWNLOAD_GITHUB", "https://github.com").rstrip("/")
+        version = chosen().of(binary.name)
         self.member = ""
         self.site = github if binary.name in {"etcd", "kwok"} else kubernetes
         if binary.name == "etcd":
-            base = f"{github}/etcd-io/etcd/releases/download/{ETCD}"
-            stem = f"etcd-{ETCD}-{OS}-{ARCH}"
+            base = f"{github}/etcd-io/etcd/releases/download/{version}"
+            stem = f"etcd-{version}-{OS}-{ARCH}"
             self.url = f"{base}/{stem}.tar.gz"
             self.checksums: tuple[str, ...] = (f"{base}/SHA256SUMS",)
             self.member = f"{stem}/etcd"
         elif binary.name == "kwok":
-            base = f"{github}/kubernetes-sigs/kwok/releases/download/{KWOK}"
+            base = f"{github}/kubernetes-sigs/kwok/releases/download/{version}"
             self.url = f"{base}/kwok-{OS}-{ARCH}"
             self.checksums = (f"{self.url}.sha256", f"{base}/checksums.txt")
         else:
-            self.url = f"{kubernetes}/{KUBERNETES}/bin/{OS}/{ARCH}/{binary.name}"
+            self.url = f"{kubernetes}/{version}/bin/{OS}/{ARCH}/{binary.name}"
             self.checksums = (f"{self.url}.sha256",)
         self.off = self.url.startswith("off/")
-        version = {"etcd": ETCD, "kwok": KWOK}.get(binary.name, KUBERNETES)
         self.pin = f"{binary.name}-{version}-{OS}-{ARCH}"
         """What the file is called in `pins.txt`."""
 

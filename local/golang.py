@@ -1,4 +1,4 @@
-"""Builds the binaries from the Go module beside this file."""
+"""Builds the binaries from the Go module beside this file, with the go.mod of the chosen minor version."""
 
 import os
 import re
@@ -30,7 +30,9 @@ def build(binary: Binary, go: Path, say: Say) -> None:
     # A keeper runs it: whatever ends us ends Go's own children too, which compile for minutes.
     with cache.staged(binary.name) as part, Keeper("ateplace-build-") as keeper:
         log = keeper.directory / "go.log"
-        command = [str(go), "build", "-C", str(MODULE), "-v", "-trimpath", "-ldflags", versions.linker_flags()]
+        chosen = versions.chosen()
+        command = [str(go), "build", "-C", str(MODULE), f"-modfile={chosen.minor}/go.mod", "-v", "-trimpath"]
+        command += ["-ldflags", versions.linker_flags(chosen)]
         keeper.spawn("go", [*command, "-o", str(part.absolute()), binary.package], log, environment())
         while (status := keeper.exit_code("go")) is None:
             time.sleep(LOOK_EVERY)

