@@ -27,32 +27,27 @@ def generate(versions: Versions, go: Path, say: Say) -> None:
         root = Path(scratch) / "gomod"
         shutil.copytree(golang.MODULE, root, ignore=lambda _, names: [name for name in names if name[0].isdigit()])
         published = _json(go, root, "download", "-json", f"k8s.io/kubernetes@{versions.kubernetes}")["GoMod"]
-        staging = staging_modules(_json(go, root, "edit", "-json", published))
-        edits = [
-            *(f"-require={path}@{version}" for path, version in required(versions).items()),
-            *(f"-replace={path}={path}@v0{versions.kubernetes.removeprefix('v1')}" for path in staging),
-        ]
-        _run(go, root, "edit", *edits)
+        (root / "go.mod").write_text(requirements(versions, _json(go, root, "edit", "-json", published)), "utf-8")
         _run(go, root, "tidy")
-        written = [line for line in (root / "go.mod").read_text("utf-8").splitlines() if not line.startswith("//")]
         directory.mkdir(exist_ok=True)
-        (directory / "go.mod").write_text("\n".join(written) + "\n", "utf-8")
-        shutil.copyfile(root / "go.sum", directory / "go.sum")
+        for name in ("go.mod", "go.sum"):
+            shutil.copyfile(root / name, directory / name)
 
 
-def required(versions: Versions) -> dict[str, str]:
-    """What we ask for ourselves; everything else follows from it."""
-    return {
+def requirements(versions: Versions, kubernetes: dict[str, Any]) -> str:
+    """A go.mod with what we ask for ourselves; `kubernetes` is Kubernetes' own, as `go mod edit -json` prints it."""
+    wanted = {
         "go.etcd.io/etcd/server/v3": versions.etcd,
         "k8s.io/kubernetes": versions.kubernetes,
         "sigs.k8s.io/kwok": versions.kwok,
     }
-
-
-def staging_modules(module: dict[str, Any]) -> list[str]:
-    """The modules that a go.mod (as `go mod edit -json` prints it) takes from Kubernetes' own repository."""
-    replaced = module.get("Replace") or []
-    return sorted(entry["Old"]["Path"] for entry in replaced if entry["New"]["Path"].startswith(STAGING))
+    replaced = kubernetes.get("Replace") or []
+    staging = sorted(entry["Old"]["Path"] for entry in replaced if entry["New"]["Path"].startswith(STAGING))
+    published = f"v0.{versions.kubernetes.partition('.')[2]}"
+    lines = ["module ateplace.dev/controlplane", f"go {kubernetes['Go']}"]
+    lines += ["require (", *(f"{path} {version}" for path, version in wanted.items()), ")"]
+    lines += ["replace (", *(f"{path} => {path} {published}" for path in staging), ")"]
+    return "\n".join(lines) + "\n"
 
 
 def _json(go: Path, directory: Path, *arguments: str) -> dict[str, Any]:

@@ -42,9 +42,9 @@ class Versions(NamedTuple):
 SUPPORTED: Final = {
     versions.minor: versions
     for versions in (
-        Versions("v1.33.13", etcd="v3.5.35", kwok="v0.7.0"),
-        Versions("v1.34.4", etcd="v3.6.16", kwok="v0.7.0"),
-        Versions("v1.35.5", etcd="v3.6.16", kwok="v0.7.0"),
+        Versions("v1.33.13", etcd="v3.5.21", kwok="v0.7.0"),
+        Versions("v1.34.4", etcd="v3.6.4", kwok="v0.7.0"),
+        Versions("v1.35.4", etcd="v3.6.5", kwok="v0.7.0"),
         Versions("v1.36.3", etcd="v3.6.16", kwok="v0.8.0"),
         Versions("v1.37.1", etcd="v3.7.3", kwok="v0.8.0"),
     )
