@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
+KUBERNETES ?=
+# The minor version of the control plane; empty for the default (local/versions.py)
+export ATEPLACE_KUBERNETES := $(or $(KUBERNETES),$(ATEPLACE_KUBERNETES))
 
 .PHONY: help
 help: ## Show this help
@@ -20,11 +23,11 @@ $(READY): requirements-dev.lock pyproject.toml
 	@touch $@
 
 .PHONY: setup
-setup: $(READY) ## Make the virtual environment and the control-plane binaries
+setup: $(READY) ## Make the virtual environment and the control-plane binaries (KUBERNETES=1.33: of that minor version, here and everywhere)
 	@$(BIN)/python -m local
 
 .PHONY: run
-run: setup ## See ateplace work on this machine (ARGS=--once: play the scenario, check it, exit; ARGS=--real-node: with real ateoms)
+run: $(READY) ## See ateplace work on this machine (ARGS=--once: play the scenario, check it, exit; ARGS=--real-node: with real ateoms)
 	@$(BIN)/ateplace up $(ARGS)
 
 .PHONY: test
@@ -99,6 +102,10 @@ lock: $(READY) ## Resolve the dependencies again
 	$(BIN)/python -c 'from local.versions import GO_WHEEL; print(GO_WHEEL)' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --output-file local/go.lock -
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --output-file requirements.lock pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements.lock --group dev --output-file requirements-dev.lock pyproject.toml
+
+.PHONY: modules
+modules: $(READY) ## Write local/gomod/*/go.mod for the versions in local/versions.py (ARGS=1.37: only that one)
+	@$(BIN)/python -m local --generate-modules $(ARGS)
 
 .PHONY: drop-build-cache
 drop-build-cache: $(READY) ## Free the disk space that building the control plane took (the binaries stay)

@@ -20,7 +20,13 @@ from ateplace.quantities import quantity
 
 PREFIX = "ATEPLACE_"
 FILE_VARIABLE = "ATEPLACE_SETTINGS"
-NOT_SETTINGS = (FILE_VARIABLE, "ATEPLACE_CONTROL_PLANE_BIN", "ATEPLACE_CACHE", "ATEPLACE_DOWNLOAD_")
+NOT_SETTINGS = (
+    FILE_VARIABLE,
+    "ATEPLACE_CONTROL_PLANE_BIN",
+    "ATEPLACE_CACHE",
+    "ATEPLACE_DOWNLOAD_",
+    "ATEPLACE_KUBERNETES",
+)
 """Beginnings of variables with our prefix that the local control plane reads."""
 
 SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT)|PORT_\d+_)")

@@ -49,7 +49,7 @@ SUPPORTED: Final = {
         Versions("v1.37.1", etcd="v3.7.3", kwok="v0.8.0"),
     )
 }
-"""By minor version, the oldest first. A kwok that is newer than the Kubernetes libraries does not compile with them."""
+"""By minor version, the oldest first. Each kwok is one whose own Kubernetes libraries are not newer than these."""
 
 
 class Binary(NamedTuple):

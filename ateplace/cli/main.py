@@ -8,6 +8,7 @@ Exit codes: 0 done; 1 it could not be done, with the reason on standard error; 2
 
 import gc
 import importlib
+import os
 import sys
 from typing import Annotated, Any, Literal
 
@@ -124,6 +125,7 @@ def version() -> None:
 
 @app.command()
 def up(
+    *,
     nodes: Annotated[int, typer.Option(min=4, help="How many nodes to pretend (journey).")] = 12,
     once: Annotated[bool, typer.Option(help="Play the scenario, check every step, exit 0 or 1.")] = False,
     scene: Annotated[
@@ -139,12 +141,17 @@ def up(
     real_node: Annotated[
         bool, typer.Option("--real-node", help="Ateoms are real processes on a real node (journey; Linux, as root).")
     ] = False,
+    kubernetes: Annotated[
+        str, typer.Option(envvar="ATEPLACE_KUBERNETES", help="The minor version of the control plane, 1.33 for one.")
+    ] = "",
 ) -> None:
     """Bring up a real control plane on this machine, with ateplace, and watch it work. Ctrl-C stops everything.
 
     Example: `ateplace up --once`
     """
     try:
+        if kubernetes:
+            os.environ[importlib.import_module("local.versions").VARIABLE] = kubernetes
         if scene == "headroom":
             code = importlib.import_module("local.headroom_scene").play(once=once, shape=substrate)
         elif scene == "upgrade":

@@ -17,11 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from local import downloads, versions
-from local.versions import BINARIES, ETCD, KUBERNETES, KWOK
+from local import downloads, golang, modules, versions
+from local.versions import BINARIES, DEFAULT, SUPPORTED, Versions
 from tests.unit.sockets import until
 
 NAMES = sorted(binary.name for binary in BINARIES)
+KUBERNETES, ETCD, KWOK = SUPPORTED[DEFAULT]
+OTHER = next(iter(SUPPORTED))
 CLOSED = "http://127.0.0.1:9"
 SLOW_GO = """#!/bin/sh
 # Stands in for go: answers its version, and "builds" a file slowly.
@@ -76,12 +78,15 @@ class Machine:
         _, said = process.communicate(timeout=60)
         return process.returncode, said
 
-    def cached(self) -> dict[str, str]:
-        directory = self.cache / "control-plane" / versions.KEY
+    def cached(self, minor: str = DEFAULT) -> dict[str, str]:
+        directory = self.binaries(minor)
         return {path.name: path.read_text() for path in directory.glob("[!.]*")} if directory.exists() else {}
 
     def hidden(self) -> list[str]:
-        return [path.name for path in (self.cache / "control-plane" / versions.KEY).glob(".*")]
+        return [path.name for path in self.binaries().glob(".*")]
+
+    def binaries(self, minor: str = DEFAULT) -> Path:
+        return self.cache / "control-plane" / SUPPORTED[minor].key
 
 
 @pytest.fixture
@@ -200,7 +205,7 @@ def test_a_file_whose_digest_is_not_known_here_is_downloaded_only_when_asked_for
         code, said = machine.run()
         assert code == 0, said
         assert machine.cached() == dict.fromkeys(NAMES, "whole")
-        for path in (machine.cache / "control-plane" / versions.KEY).iterdir():
+        for path in machine.binaries().iterdir():
             path.unlink()
         machine.environment["ATEPLACE_DOWNLOAD_UNPINNED"] = "1"
         code, said = machine.run()
@@ -208,10 +213,11 @@ def test_a_file_whose_digest_is_not_known_here_is_downloaded_only_when_asked_for
     assert machine.cached() == {name: f"official {name}" for name in NAMES}
 
 
-def test_pins_name_what_this_version_downloads() -> None:
+def test_pins_name_what_can_be_downloaded() -> None:
     """A pin of another version would never be used, and its file always be built."""
     called = {
-        f"{binary.name}-{ {'etcd': ETCD, 'kwok': KWOK}.get(binary.name, KUBERNETES) }-{system}"
+        f"{binary.name}-{each.of(binary.name)}-{system}"
+        for each in SUPPORTED.values()
         for binary in BINARIES
         for system in ("linux-amd64", "linux-arm64", "darwin-amd64", "darwin-arm64")
     }
@@ -373,8 +379,49 @@ def test_where_nothing_can_work_one_message_says_what_to_do(machine: Machine) ->
         assert advice in said
 
 
-def test_pinned_versions_and_the_go_module_agree() -> None:
-    module = (Path(versions.__file__).parent / "gomod" / "go.mod").read_text()
-    for line in (f"k8s.io/kubernetes {KUBERNETES}", f"go.etcd.io/etcd/server/v3 {ETCD}", f"sigs.k8s.io/kwok {KWOK}"):
-        assert line in module
-    assert f"k8s.io/api => k8s.io/api v0{KUBERNETES[2:]}" in module
+def test_another_minor_version_has_binaries_of_its_own(machine: Machine) -> None:
+    machine.give_go()
+    assert machine.run()[0] == 0
+    machine.environment[versions.VARIABLE] = OTHER
+    code, said = machine.run()
+    assert code == 0, said
+    assert machine.cached() == machine.cached(OTHER) == dict.fromkeys(NAMES, "whole")
+
+
+def test_a_minor_version_that_the_plane_cannot_be_of_is_refused_with_those_that_it_can(machine: Machine) -> None:
+    machine.environment[versions.VARIABLE] = "1.12"
+    code, said = machine.run()
+    assert code == 1
+    assert (
+        said
+        == f"ateplace: {versions.VARIABLE} is '1.12', and the local plane can be of Kubernetes {', '.join(SUPPORTED)}\n"
+    )
+
+
+@pytest.mark.parametrize("chosen", SUPPORTED.values(), ids=SUPPORTED)
+def test_pinned_versions_and_the_go_modules_agree(chosen: Versions) -> None:
+    directory = golang.MODULE / chosen.minor
+    module, sums = ((directory / name).read_text() for name in ("go.mod", "go.sum"))
+    published = f"v0.{chosen.kubernetes.partition('.')[2]}"
+    for line in (
+        f"k8s.io/kubernetes {chosen.kubernetes}",
+        f"go.etcd.io/etcd/server/v3 {chosen.etcd}",
+        f"sigs.k8s.io/kwok {chosen.kwok}",
+        f"k8s.io/api => k8s.io/api {published}",
+    ):
+        assert f"\t{line}\n" in module
+    assert f"k8s.io/kubernetes {chosen.kubernetes} h1:" in sums and f"k8s.io/api {published} h1:" in sums
+
+
+def test_a_go_mod_asks_for_published_versions_of_what_kubernetes_keeps_in_its_own_repository() -> None:
+    """As `go mod edit -json` prints Kubernetes' go.mod; a replacement that is not of that repository is not ours."""
+    replaced = [
+        {"Old": {"Path": "k8s.io/client-go"}, "New": {"Path": "./staging/src/k8s.io/client-go"}},
+        {"Old": {"Path": "k8s.io/api"}, "New": {"Path": "./staging/src/k8s.io/api"}},
+        {"Old": {"Path": "example.com/fork"}, "New": {"Path": "example.com/other", "Version": "v1.0.0"}},
+    ]
+    assert modules.requirements(Versions("v1.40.2", "v3.9.1", "v0.9.0"), {"Go": "1.28.0", "Replace": replaced}) == (
+        "module ateplace.dev/controlplane\ngo 1.28.0\n"
+        "require (\ngo.etcd.io/etcd/server/v3 v3.9.1\nk8s.io/kubernetes v1.40.2\nsigs.k8s.io/kwok v0.9.0\n)\n"
+        "replace (\nk8s.io/api => k8s.io/api v0.40.2\nk8s.io/client-go => k8s.io/client-go v0.40.2\n)\n"
+    )

@@ -214,7 +214,8 @@ def test_images_of_others_are_pinned_and_ours_is_named_in_one_place() -> None:
     ours = {image for image in images if "ateplace" in image}
     assert len(ours) == 1
     (scheduler,) = images - ours
-    assert re.fullmatch(rf"registry\.k8s\.io/kube-scheduler:{versions.KUBERNETES}@sha256:[0-9a-f]{{64}}", scheduler)
+    tested = "|".join(re.escape(each.kubernetes) for each in versions.SUPPORTED.values())
+    assert re.fullmatch(rf"registry\.k8s\.io/kube-scheduler:({tested})@sha256:[0-9a-f]{{64}}", scheduler)
     tag = next(iter(ours)).rpartition(":")[2]
     texts = [path.read_text() for path in DEPLOY.rglob("*.yaml")]
     assert sum(f"newTag: {tag}" in text for text in texts) == 1
