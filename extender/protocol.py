@@ -108,6 +108,9 @@ class MetaPod(Struct, rename=CASING, gc=False):
 
 
 class MetaVictims(Struct, rename=CASING, gc=False):
+    """Without pods (1.38 and later): the pod fits with nobody evicted. Such an answer is an error of ours where the
+    scheduler has named victims."""
+
     pods: list[MetaPod] | None = None
     violations: int = 0
 

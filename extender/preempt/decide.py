@@ -3,6 +3,9 @@
 The scheduler's dry run never asks filter, so filter's drop rules are applied here; otherwise pods would be evicted for
 one that is refused afterwards, again and again. A victim that the scheduler names stays named or the whole node goes:
 no victim is invented, and none is spared without the scheduler knowing.
+
+From Kubernetes 1.38 a candidate may come without victims: by the scheduler's own filters the pod fits there with nobody
+evicted, and filter has refused the node. If it would not any more, that is the best answer of all.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,9 +23,10 @@ from extender.zones import ateoms_by_zone, zoned
 
 STRANGERS = "pods that are not placeholders would have to go"
 ELSEWHERE = "a victim is not on that node"
-NOBODY = "no victim is named"
+NOTHING = "no list of victims is named"
+NEEDLESS = "elsewhere no pod has to go"
 WORSE = "elsewhere placeholders alone make room"
-COLDER = "elsewhere placeholders make room on a warmer node"
+COLDER = "elsewhere it goes to a warmer node at the same cost"
 
 
 class Verdict(Struct, frozen=True, gc=False):
@@ -40,10 +44,10 @@ def decide(case: Case, victims: Mapping[str, MetaVictims | None], *, others: boo
     for name, wanted in victims.items():
         node = case.ledger.nodes.get(name)
         reason = drop(case, node)
-        if reason or node is None or wanted is None or not wanted.pods:
-            dropped[name] = reason or NOBODY
+        if reason or node is None or wanted is None:
+            dropped[name] = reason or NOTHING
             continue
-        uids = [pod.uid for pod in wanted.pods]
+        uids = [pod.uid for pod in wanted.pods or ()]
         freed = freed_by(case, node, uids)
         if freed is None:
             dropped[name] = ELSEWHERE
@@ -57,13 +61,20 @@ def decide(case: Case, victims: Mapping[str, MetaVictims | None], *, others: boo
             dropped[name] = STRANGERS
             continue
         keep[name] = wanted
-    if clean:
-        warmest = max(node.warmth() for node in clean.values())
-        for name in list(keep):
-            if name not in clean or clean[name].warmth() < warmest:
-                dropped[name] = COLDER if name in clean else WORSE
-                del keep[name]
+    if empty := {name: node for name, node in clean.items() if not keep[name].pods}:
+        _only(empty, NEEDLESS, keep, dropped)
+    elif clean:
+        _only(clean, WORSE, keep, dropped)
     return Verdict(keep, dropped)
+
+
+def _only(better: Mapping[str, Node], reason: str, keep: dict[str, MetaVictims], dropped: dict[str, str]) -> None:
+    """Of these nodes the warmest stay; the others go for this reason."""
+    warmest = max(node.warmth() for node in better.values())
+    for name in list(keep):
+        if name not in better or better[name].warmth() < warmest:
+            dropped[name] = COLDER if name in better else reason
+            del keep[name]
 
 
 def freed_by(case: Case, node: Node, uids: list[str]) -> Freed | None:

@@ -153,6 +153,21 @@ def test_a_placeholder_is_ended_and_the_scheduler_has_nothing_left_to_preempt(tm
     play(tmp_path, use)
 
 
+def test_where_the_pod_fits_with_nobody_evicted_nobody_is(tmp_path: Path) -> None:
+    """A call of kube-scheduler 1.38: filter refused n3 a moment ago, and would not any more."""
+
+    async def use(rig: Rig) -> None:
+        rig.show(pod("p1"))
+        assert await rig.preempt("p1", {"n1": ["ph1"], "n2": ["ph3"], "n3": []}) == {"n3": []}
+        assert (rig.ended, rig.patched) == ([], []), (
+            "filter claims it, when the scheduler asks about the nominated node"
+        )
+        assert await rig.filter("p1", "n3") == (["n3"], {})
+        assert rig.patched == ["n3"]
+
+    play(tmp_path, use, replicas=2)
+
+
 def test_room_is_made_for_those_that_wait_and_those_that_are_to_come(tmp_path: Path) -> None:
     """Three of this pool: one asks, one waits, one is still to be made. A pool's own placeholders only."""
 

@@ -70,11 +70,32 @@ KNOWN = ledger(
             id="a victim that is not on that node",
         ),
         pytest.param(
-            {"warm": None, "warm2": victims(), "cold": victims("ph4")},
+            {"warm": None, "cold": victims("ph4")},
             True,
             ["cold"],
-            {"warm": decide.NOBODY, "warm2": decide.NOBODY},
-            id="no victims named",
+            {"warm": decide.NOTHING},
+            id="null instead of victims",
+        ),
+        pytest.param(
+            {"warm": victims("ph1"), "cold": victims(), "mixed": victims("ateom")},
+            True,
+            ["cold"],
+            {"warm": decide.NEEDLESS, "mixed": decide.NEEDLESS},
+            id="a cold node where nobody goes before a warm one where a placeholder does",
+        ),
+        pytest.param(
+            {"warm": MetaVictims(None), "cold": victims()},
+            False,
+            ["warm"],
+            {"cold": decide.COLDER},
+            id="of two where nobody goes, the warm one",
+        ),
+        pytest.param(
+            {"crashing": victims(), "warm2": victims("ph3")},
+            True,
+            ["warm2"],
+            {"crashing": why.CRASHING},
+            id="a node that filter refuses still is not answered because nobody would go there",
         ),
     ],
 )
@@ -106,6 +127,14 @@ def test_a_stranger_gives_back_what_was_read_of_it(
     tight = case(known, atelet_template=template(cpu=500))
     verdict = decide.decide(tight, {"cold": victims(*asked)}, others=True)
     assert verdict.dropped == dropped and bool(verdict.keep) is not bool(dropped)
+
+
+def test_where_nobody_goes_there_must_be_room_beside_atelet() -> None:
+    """The scheduler says that the pod fits, and does not know what atelet needs."""
+    known = ledger(node("full", cpu=1500), node("free", cpu=3000))
+    asked: dict[str, MetaVictims | None] = {"full": victims(), "free": victims()}
+    verdict = decide.decide(case(known, atelet_template=template(cpu=1000)), asked, others=True)
+    assert (list(verdict.keep), verdict.dropped) == (["free"], {"full": why.NO_ROOM})
 
 
 def test_room_that_would_not_do_beside_atelet_is_not_made() -> None:

@@ -25,6 +25,14 @@ def test_a_preempt_call_is_read() -> None:
     assert victims == {"a": protocol.MetaVictims([protocol.MetaPod("v")], 1)}
 
 
+def test_a_preempt_call_may_have_candidates_without_victims() -> None:
+    """From 1.38 on: an empty list, or the null that Go makes of one that was never filled."""
+    empty = PREEMPTION.replace(b'[{"UID":"v"}]', b"[]").replace(b'"NumPDBViolations":1', b'"NumPDBViolations":0')
+    assert empty != PREEMPTION
+    assert protocol.preemption_args(empty).victims == {"a": protocol.MetaVictims([], 0)}
+    assert protocol.preemption_args(empty.replace(b"[]", b"null")).victims == {"a": protocol.MetaVictims(None, 0)}
+
+
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
@@ -36,6 +44,10 @@ def test_a_preempt_call_is_read() -> None:
         (protocol.FilterResult(error="no"), {"Error": "no"}),
         ([protocol.HostPriority("a", 3)], [{"Host": "a", "Score": 3}]),
         (protocol.PreemptionResult({}), {"NodeNameToMetaVictims": {}}),
+        (
+            protocol.PreemptionResult({"a": protocol.MetaVictims([], 0)}),
+            {"NodeNameToMetaVictims": {"a": {"Pods": [], "NumPDBViolations": 0}}},
+        ),
         (
             protocol.PreemptionResult({"a": protocol.MetaVictims([protocol.MetaPod("v")], 1)}),
             {"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "v"}], "NumPDBViolations": 1}}},
