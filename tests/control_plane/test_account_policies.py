@@ -17,6 +17,8 @@ from local.kubeconfig import connect
 from tests.deploying import SECOND_SCHEDULER, render
 from tests.placeholders import placeholders_of
 
+pytestmark = pytest.mark.versions
+
 NAMESPACE = "agents"
 DRY: Any = {"dryRun": "All"}
 

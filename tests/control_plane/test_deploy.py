@@ -43,6 +43,7 @@ def test_the_base_can_be_installed_before_agent_substrate(cluster: ControlPlane)
     assert_no_difference(cluster, BASE)
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("name", sorted(OVERLAYS))
 def test_an_overlay_is_accepted_and_there_is_no_difference_afterwards(cluster: ControlPlane, name: str) -> None:
     define(cluster, name)
@@ -93,6 +94,7 @@ def test_atelet_is_gated_by_the_components_in_the_kustomization_that_installs_it
     assert {name: (pod["nodeSelector"], pod.get("priorityClassName")) for name, pod in found.items()} == GATED
 
 
+@pytest.mark.versions
 def test_a_policy_of_ours_has_no_complaint_about_its_own_expressions(cluster: ControlPlane) -> None:
     path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 

@@ -57,6 +57,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield found
 
 
+@pytest.mark.versions
 def test_a_healthy_installation_passes_every_check(running: Running) -> None:
     found = running.doctor()
     assert {one.check for one in found} == set(checks())
@@ -65,6 +66,7 @@ def test_a_healthy_installation_passes_every_check(running: Running) -> None:
     assert {(row["check"], row["level"]) for row in json.loads(done.stdout)} == {(name, "ok") for name in checks()}
 
 
+@pytest.mark.versions
 def test_versions_a_scheduler_that_is_too_new(running: Running) -> None:
     path = f"{SYSTEM}/deployments/{names.SCHEDULER}"
     spec = running.plane.api.get(path)["spec"]["template"]["spec"]["containers"][0]

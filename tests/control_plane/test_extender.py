@@ -47,6 +47,7 @@ def nodes(nodes: Nodes, namespace: str) -> Nodes:
     return lambda count, labels=None, **options: nodes(count, labels={OWNER: namespace, **(labels or {})}, **options)
 
 
+@pytest.mark.versions
 def test_a_pods_node_has_the_label_and_the_claim(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
 ) -> None:
@@ -57,6 +58,7 @@ def test_a_pods_node_has_the_label_and_the_claim(
     assert list(claims(plane, node)) == [names.claim_key(pool["metadata"]["uid"])]
 
 
+@pytest.mark.versions
 def test_two_pools_on_one_node_make_two_claims_and_one_label(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
 ) -> None:
@@ -71,6 +73,7 @@ def test_two_pools_on_one_node_make_two_claims_and_one_label(
     assert set(claims(plane, found["p0"])) == expected
 
 
+@pytest.mark.versions
 def test_a_burst_packs_nodes_and_costs_one_patch_a_node(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
 ) -> None:
@@ -85,6 +88,7 @@ def test_a_burst_packs_nodes_and_costs_one_patch_a_node(
     assert rig.metric("ateplace_extender_calls_total", verb="filter", result="error") == errors
 
 
+@pytest.mark.versions
 def test_the_reason_for_a_refusal_is_in_the_schedulers_event(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
 ) -> None:
@@ -294,6 +298,7 @@ def test_what_other_pods_take_is_read_before_a_node_is_filled(
     assert where(plane, namespace, 2) == {"stranger": full, "p": free}
 
 
+@pytest.mark.versions
 def test_a_pod_with_preferences_of_its_own_gets_its_way_among_the_pools_nodes(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
 ) -> None:
@@ -312,6 +317,7 @@ def test_a_pod_with_preferences_of_its_own_gets_its_way_among_the_pools_nodes(
     assert all(len(claims(plane, node)) == 1 for node in made)
 
 
+@pytest.mark.versions
 def test_a_stranger_is_not_evicted_for_an_ateom_that_is_refused_anyway(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
 ) -> None:
@@ -342,6 +348,7 @@ def test_a_stranger_is_not_evicted_for_an_ateom_that_is_refused_anyway(
     assert {pod["metadata"]["name"] for pod in pods} == before, "0 evictions"
 
 
+@pytest.mark.versions
 def test_a_pod_with_a_class_of_its_own_evicts_as_many_strangers_as_it_needs(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
 ) -> None:
@@ -369,6 +376,7 @@ def test_a_pod_with_a_class_of_its_own_evicts_as_many_strangers_as_it_needs(
     within_allocatable(plane, [node])
 
 
+@pytest.mark.versions
 def test_placeholders_are_preempted_and_nothing_else(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
 ) -> None:

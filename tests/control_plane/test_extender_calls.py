@@ -29,6 +29,7 @@ def nodes(nodes: Nodes, namespace: str) -> Nodes:
     return lambda count, labels=None, **options: nodes(count, labels={OWNER: namespace, **(labels or {})}, **options)
 
 
+@pytest.mark.versions
 def test_bad_calls_are_refused_in_words_and_never_mean_that_all_fit(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_pool_that_is_not_there_or_being_deleted_gets_nothing_claimed(
         plane.api.patch(path, {"metadata": {"finalizers": None}})
 
 
+@pytest.mark.versions
 def test_other_peoples_pods_pass_untouched(plane: ControlPlane, rig: Scheduling, nodes: Nodes) -> None:
     pod = {"metadata": {"name": "x", "namespace": "default", "uid": "x"}, "spec": {"containers": []}}
     assert call(rig, pod, ["b", "a"]) == {"NodeNames": ["b", "a"]}
@@ -86,6 +88,7 @@ def test_other_peoples_pods_pass_untouched(plane: ControlPlane, rig: Scheduling,
     assert answer == {"NodeNameToMetaVictims": victims}
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("who", ["nobody", "stranger", "forger"])
 def test_only_the_scheduler_gets_past_the_handshake(rig: Scheduling, plane: ControlPlane, who: str) -> None:
     """No certificate; one of our authority for another name; one that is not our authority's at all."""
@@ -102,6 +105,7 @@ def test_only_the_scheduler_gets_past_the_handshake(rig: Scheduling, plane: Cont
         client.post("/filter", json={})
 
 
+@pytest.mark.versions
 def test_the_extenders_account_cannot_bind(plane: ControlPlane, rig: Scheduling) -> None:
     account = f"system:serviceaccount:{names.NAMESPACE}:{names.EXTENDER_SERVICE}"
     verbs = (("create", "pods/binding"), ("deletecollection", "pods"), ("create", "pods"), ("patch", "pods"))

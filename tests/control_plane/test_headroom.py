@@ -93,6 +93,7 @@ def claimed(stage: Stage) -> set[str]:
     return {node["metadata"]["name"] for node in found}
 
 
+@pytest.mark.versions
 def test_a_burst_takes_the_headroom_at_once_and_the_cluster_grows_behind_it(world: World) -> None:
     plane = world.plane
     refills, waits = (world.metric(f"{name}_seconds_count") for name in ("placeholder_refill", "ateom_wait"))
@@ -231,6 +232,7 @@ def test_headroom_that_is_not_warm_costs_no_atelet(world: World) -> None:
         assert all("/web-headroom-" in complaint for complaint in early)
 
 
+@pytest.mark.versions
 def test_a_placeholder_preempts_nothing_however_unimportant(world: World) -> None:
     plane = world.plane
     priority_class(plane, "less-than-nothing", -1000)
@@ -254,6 +256,7 @@ def test_a_placeholder_preempts_nothing_however_unimportant(world: World) -> Non
         assert world.preempted("meek") == []
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -302,6 +305,7 @@ def test_the_plain_overprovisioner_is_five_replicas_without_a_reconciler(world: 
         world.plane.remove_nodes(["over-0000"])
 
 
+@pytest.mark.versions
 def test_without_the_right_to_end_placeholders_the_scheduler_preempts_them(world: World) -> None:
     """As in an installation that was updated without its roles."""
     role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/ateplace-extender"

@@ -43,6 +43,7 @@ def reconciler(plane: ControlPlane) -> Iterator[Reconciler]:
         assert "Traceback" not in running.said()
 
 
+@pytest.mark.versions
 @pytest.mark.both_shapes
 @pytest.mark.usefixtures("reconciler")
 def test_headroom_follows_the_annotation_from_5_to_8_to_0_and_back(plane: ControlPlane, namespace: str) -> None:
@@ -412,6 +413,7 @@ def takes_image_volumes(plane: ControlPlane, namespace: str) -> bool:
     return True
 
 
+@pytest.mark.versions
 @pytest.mark.usefixtures("reconciler")
 def test_where_image_volumes_are_not_taken_there_is_headroom_without_them(plane: ControlPlane, namespace: str) -> None:
     assert takes_image_volumes(plane, namespace)

@@ -17,6 +17,8 @@ from ateplace.kube.objects import Node, Pod
 from ateplace.settings import Cluster
 from local import ControlPlane
 
+pytestmark = pytest.mark.versions
+
 Nodes = Callable[..., list[str]]
 
 

@@ -16,6 +16,8 @@ from local.api import Api, Object
 from local.kubeconfig import connect
 from tests.placeholders import placeholders_of
 
+pytestmark = pytest.mark.versions
+
 SYSTEM = ["kube-system", "kube-public", "kube-node-lease"]
 EXEC = {"exec": {"command": ["sh"]}}
 OWNER = {"apiVersion": "ate.dev/v1alpha1", "kind": "WorkerPool", "name": "web", "uid": "u", "controller": True}

@@ -9,6 +9,8 @@ from local import ApiError, ControlPlane, substrate, webhooks
 from local.api import Object
 from local.webhooks import Webhook
 
+pytestmark = pytest.mark.versions
+
 ATEOM = names.ATEOM_PRIORITY_CLASS
 PLACEHOLDER = names.PLACEHOLDER_PRIORITY_CLASS
 POOL = {names.POOL_LABEL: "pool"}

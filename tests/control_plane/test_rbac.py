@@ -67,6 +67,7 @@ def installed(plane_under_audit: WithoutStreamingLists) -> Installation:
     return running
 
 
+@pytest.mark.versions
 def test_every_right_is_used_and_none_is_missing(
     plane_under_audit: WithoutStreamingLists, installed: Installation, tmp_path: Path
 ) -> None:
@@ -312,6 +313,7 @@ def pod_with(**fields: object) -> Object:
     return {"template": {"spec": fields}}
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     ("namespace", "spec", "message"),
     [

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.both_shapes
 Nodes = Callable[..., list[str]]
 
 
+@pytest.mark.versions
 def test_pods_of_two_pools_make_two_claims_and_one_label_which_go_with_their_last_pods(
     plane: ControlPlane, namespace: str, node: str
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_claim_waits_for_unbound_pods_but_not_for_ever(plane: ControlPlane, na
     assert time.monotonic() - began > 3.9, "linger and unbound_wait"
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("labelled", [True, False], ids=["with our UID label", "made before we were installed"])
 def test_a_pod_bound_past_us_is_claimed_within_a_second(
     plane: ControlPlane, namespace: str, node: str, labelled: bool
@@ -176,6 +178,7 @@ def test_a_warm_placeholder_holds_a_claim(plane: ControlPlane, namespace: str, n
     assert plane.api.exists(pod_path(made))
 
 
+@pytest.mark.versions
 def test_a_pool_is_held_until_its_pods_and_claims_are_gone_and_says_what_it_waits_for(
     plane: ControlPlane, namespace: str, node: str
 ) -> None:
@@ -259,6 +262,7 @@ def test_a_node_that_does_not_take_our_writes_does_not_keep_a_pool(
     plane.wait(lambda: claims(plane, node) == (set(), False), timeout=60, why="the claim to go later")
 
 
+@pytest.mark.versions
 def test_events_say_claimed_and_released_in_describe(plane: ControlPlane, namespace: str, node: str) -> None:
     uid = pool(plane, namespace, "a")
     pod = ateom(plane, namespace, "a", uid, node)
@@ -303,6 +307,7 @@ def test_an_ateom_that_waits_for_atelet_too_long_is_told_why(plane: ControlPlane
         plane.hold("ate-system", substrate.shape(plane).atelet, None)
 
 
+@pytest.mark.versions
 def test_a_full_comparison_finds_nothing_that_events_missed(
     plane: ControlPlane, namespace: str, node: str, reconciler: Reconciler
 ) -> None:

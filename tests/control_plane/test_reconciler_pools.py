@@ -25,6 +25,7 @@ def reconciler(plane: ControlPlane) -> Iterator[Reconciler]:
         assert "Traceback" not in running.said()
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("propagation", ["Background", "Foreground"])
 def test_a_pool_with_50_pods_on_10_nodes_is_deleted_with_everything_it_had(
     plane: ControlPlane,
@@ -131,6 +132,7 @@ def test_orphaned_placeholders_are_not_waited_for(plane: ControlPlane, namespace
     assert len(plane.api.list(path)) == 2
 
 
+@pytest.mark.versions
 def test_a_rolling_update_does_not_flap_a_single_atelet(
     plane: ControlPlane, namespace: str, nodes: Nodes, reconciler: Reconciler
 ) -> None:

@@ -91,6 +91,7 @@ class Maps:
         self.api.delete(f"{self.path}/{name}")
 
 
+@pytest.mark.versions
 def test_what_is_selected_is_listed_in_a_stream_and_followed(plane: ControlPlane, namespace: str) -> None:
     maps = Maps(plane, namespace)
 
@@ -122,6 +123,7 @@ def test_what_is_selected_is_listed_in_a_stream_and_followed(plane: ControlPlane
     asyncio.run(main())
 
 
+@pytest.mark.versions
 def test_where_the_stream_is_refused_pages_are_listed(
     plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,8 @@ from local.webhooks import Webhook
 from tests import placing
 from webhook import wait_container
 
+pytestmark = pytest.mark.versions
+
 OURS = wait_container.container(WebhookSettings(), Substrate())
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 

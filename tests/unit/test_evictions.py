@@ -159,9 +159,7 @@ def test_where_the_pod_fits_with_nobody_evicted_nobody_is(tmp_path: Path) -> Non
     async def use(rig: Rig) -> None:
         rig.show(pod("p1"))
         assert await rig.preempt("p1", {"n1": ["ph1"], "n2": ["ph3"], "n3": []}) == {"n3": []}
-        assert (rig.ended, rig.patched) == ([], []), (
-            "filter claims it, when it is asked about that node"
-        )
+        assert (rig.ended, rig.patched) == ([], []), "filter claims it, when it is asked about that node"
         assert await rig.filter("p1", "n3") == (["n3"], {})
         assert rig.patched == ["n3"]
 
