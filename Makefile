@@ -42,6 +42,10 @@ test-faults: setup ## Kill, cut and starve things
 test-slow: setup ## Tests marked slow, wherever they are
 	$(BIN)/pytest tests -m slow --timeout 3600 $(ARGS)
 
+.PHONY: test-versions
+test-versions: $(READY) ## What matters on every version of Kubernetes, into the README's table (ARGS="1.33 1.37": on these; 5 to 8 minutes each)
+	@$(BIN)/python -m bench.versions $(ARGS)
+
 .PHONY: test-node
 test-node: setup ## Real nodes with real containers, and the image (Linux, as root; 10 to 15 minutes)
 	@$(BIN)/python -m local --node

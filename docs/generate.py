@@ -4,10 +4,12 @@ settings.md    every setting, from ateplace.settings
 metrics.md     the tables, from the registry; the prose around them is written by hand and stays
 cli.md         every command, from its --help
 modules.md     every module, by layer, from the first sentence of its docstring
+../README.md   the table of Kubernetes versions, from versions.json, which `make test-versions` writes
 """
 
 import ast
 import importlib
+import json
 import pkgutil
 import re
 import sys
@@ -19,8 +21,10 @@ from typing import Any, get_args
 
 import typer
 
+from ateplace.cli.doctor.versions import lacks
 from ateplace.process import metrics
 from ateplace.settings import FILE_VARIABLE, PREFIX, Settings
+from local.versions import SUPPORTED
 
 DOCS = Path(__file__).parent
 
@@ -188,6 +192,32 @@ def _summary(path: Path) -> str:
     return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
 
 
+def versions_table() -> str:
+    """Every minor version that the local plane can be of, the newest first; one without a run says so."""
+    lines = ["| Kubernetes | tests | what is less there |", "|---|---|---|"]
+    runs = json.loads((DOCS / "versions.json").read_text("utf-8"))
+    for minor, versions in reversed(SUPPORTED.items()):
+        run = runs.get(minor)
+        lines.append(f"| {minor} ({_tried(run, versions.kubernetes)}) | {_outcome(run)} | {_lacks(minor)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _tried(run: Any, planned: str) -> str:
+    return f"{run['kubernetes']}, etcd {run['etcd']}" if run else planned
+
+
+def _outcome(run: Any) -> str:
+    if run is None:
+        return "not run"
+    failed = f", **{run['failed']} failed**" if run["failed"] else ""
+    return f"{run['passed']} passed{failed} ({run['date']})"
+
+
+def _lacks(minor: str) -> str:
+    major, _, small = minor.partition(".")
+    return "; ".join(lacks((int(major), int(small)))) or "nothing"
+
+
 def fill(page: Path, name: str, text: str) -> str:
     """The page with the part between its markers replaced."""
     begin = BEGIN.format(name)
@@ -200,6 +230,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": lambda: fill(DOCS / "metrics.md", "metrics", metrics_tables()),
     "cli.md": cli_page,
     "modules.md": modules_page,
+    "../README.md": lambda: fill(DOCS.parent / "README.md", "versions", versions_table()),
 }
 
 

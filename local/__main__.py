@@ -1,7 +1,8 @@
 """`python -m local`: have the control plane's binaries ready, with progress.
 
 `--node`: those of real nodes too, where one can run. `--can-run-nodes` says instead why none can here,
-`--drop-build-cache` frees disk space, and `--generate-modules [MINOR…]` writes what the binaries are built from.
+`--drop-build-cache` frees disk space, `--generate-modules [MINOR…]` writes what the binaries are built from, and
+`--other-ends` prints the oldest and the newest minor version, except the chosen one.
 """
 
 import sys
@@ -11,13 +12,17 @@ from local import golang, modules
 from local.binaries import drop_build_cache, resolve
 from local.progress import say
 from local.realnode import unfit
-from local.versions import NODE_BINARIES, SUPPORTED
+from local.versions import NODE_BINARIES, SUPPORTED, chosen
 
 
 def main() -> int:
     """The exit code: 0, 1 when nothing can work here, 130 when interrupted."""
     if sys.argv[1:] == ["--drop-build-cache"]:
         drop_build_cache()
+        return 0
+    if sys.argv[1:] == ["--other-ends"]:
+        oldest, *_, newest = SUPPORTED
+        sys.stdout.write("".join(f"{minor}\n" for minor in (oldest, newest) if minor != chosen().minor))
         return 0
     if sys.argv[1:] == ["--can-run-nodes"]:
         reason = unfit()

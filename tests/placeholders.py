@@ -6,10 +6,11 @@ from ateplace.cluster.records import PoolRecord
 from ateplace.settings import Settings
 from local.api import Object
 from reconciler.headroom import placeholder
+from tests.features import has
 
 
 def placeholders_of(pool: str, namespace: str, uid: str = "u") -> Object:
-    """The Deployment that the reconciler makes, with everything that it ever copies."""
+    """The Deployment that the reconciler makes, with everything that it ever copies and the API server takes."""
     record = PoolRecord(uid, namespace, pool, 1, deleting=False, finalizers=(), headroom="1", warm=True)
     shape = placeholder.Mould(
         requests=(("cpu", 100), ("memory", 1 << 26), ("example.com/kvm", 1)),
@@ -19,5 +20,6 @@ def placeholders_of(pool: str, namespace: str, uid: str = "u") -> Object:
         affinity={"podAntiAffinity": {}},
         runtime_class="kata",
     )
-    made: Object = json.loads(json.dumps(placeholder.deployment(record, shape, 0, Settings(), prepull=True)))
+    prepull = has("image volumes")
+    made: Object = json.loads(json.dumps(placeholder.deployment(record, shape, 0, Settings(), prepull=prepull)))
     return made

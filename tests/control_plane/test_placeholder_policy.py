@@ -57,6 +57,7 @@ def parts(deployment: Object) -> dict[str, Any]:
     template = deployment["spec"]["template"]
     pod = template["spec"]
     (container,) = pod["containers"]
+    volumes = {"mount": container["volumeMounts"][0], "volume": pod["volumes"][0]} if "volumes" in pod else {}
     return {
         "metadata": deployment["metadata"],
         "labels of the Deployment": deployment["metadata"]["labels"],
@@ -68,8 +69,7 @@ def parts(deployment: Object) -> dict[str, Any]:
         "container": container,
         "rights": container["securityContext"],
         "resources": container["resources"],
-        "mount": container["volumeMounts"][0],
-        "volume": pod["volumes"][0],
+        **volumes,
     }
 
 
@@ -221,9 +221,18 @@ SHAPES = {
 """The API server's own names for the levels of a pod template."""
 
 
+@pytest.fixture(scope="module")
+def known(plane: ControlPlane) -> dict[str, set[str]]:
+    """The fields that the API server knows, by level of a pod template."""
+    schemas = plane.api.get("/openapi/v3/apis/apps/v1")["components"]["schemas"]
+    return {where: set(schemas[shape]["properties"]) for where, shape in SHAPES.items()}
+
+
 def changed(where: str, field: str, value: Any) -> Object:
     """The good Deployment with one field set, or taken away (None)."""
     made = placeholders_of("web", "default")
+    if where not in parts(made):
+        pytest.skip("a placeholder has no volume here")
     part = parts(made)[where]
     part[field] = value
     if value is None:
@@ -232,9 +241,11 @@ def changed(where: str, field: str, value: Any) -> Object:
 
 
 @pytest.mark.parametrize(("where", "field", "value", "message"), VIOLATIONS, ids=json.dumps)
-def test_the_reconciler_may_write_a_placeholder_and_nothing_that_differs_from_one(
-    leader: Api, where: str, field: str, value: Any, message: str
+def test_the_reconciler_may_write_a_placeholder_and_nothing_that_differs_from_one(  # noqa: PLR0917 - fixtures
+    leader: Api, known: dict[str, set[str]], where: str, field: str, value: Any, message: str
 ) -> None:
+    if field not in known.get(where, {field}):
+        pytest.skip("this version of Kubernetes does not know the field, and drops it")
     assert message in refusal(leader, "default", changed(where, field, value))
 
 
@@ -287,15 +298,15 @@ def test_an_update_is_held_to_the_same_rules(plane: ControlPlane, leader: Api, n
     put(owners, good["spec"])
 
 
-def test_every_field_that_the_api_server_knows_is_made_by_us_or_tried_above(plane: ControlPlane) -> None:
+def test_every_field_that_the_api_server_knows_is_made_by_us_or_tried_above(known: dict[str, set[str]]) -> None:
     """A field of a later Kubernetes fails here, and is refused by the policy until it is named there."""
-    schemas = plane.api.get("/openapi/v3/apis/apps/v1")["components"]["schemas"]
     made = parts(placeholders_of("web", "default"))
     tried = {(where, field) for where, field, _, _ in VIOLATIONS}
     unknown = {
         (where, field)
-        for where, shape in SHAPES.items()
-        for field in schemas[shape]["properties"]
+        for where in SHAPES
+        if where in made
+        for field in known[where]
         if field not in made[where] and (where, field) not in tried | HARMLESS | set(REFUSED_BY_KUBERNETES)
     }
     assert unknown == set()

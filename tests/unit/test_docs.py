@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("name", ["settings.md", "metrics.md", "cli.md"])
+@pytest.mark.parametrize("name", ["settings.md", "metrics.md", "cli.md", "../README.md"])
 def test_a_generated_page_is_current(name: str) -> None:
     assert (ROOT / "docs" / name).read_text() == generator().PAGES[name](), "run: python docs/generate.py"
 

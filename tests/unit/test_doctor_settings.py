@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from ateplace.cli.doctor import configured, rbac, versions, webhook
-from ateplace.cli.findings import some
+from ateplace.cli.findings import APPLY, some
 from ateplace.settings import Settings, load
 from certs import authority
 from certs.pem import load_certificates
@@ -14,10 +14,37 @@ from tests.unit.doctoring import IMAGES, LINGER, LOOK, SETTINGS, begins, given, 
 
 @pytest.mark.parametrize(
     ("version", "level"),
-    [("v1.36.3", "ok"), ("v1.36.0-gke.100", "ok"), ("v1.35.1", "warn"), ("v1.29.9", "fail"), ("master", "warn")],
+    [("v1.36.3", "ok"), ("v1.36.0-gke.100", "ok"), ("v1.32.1", "warn"), ("v1.29.9", "fail"), ("master", "warn")],
 )
 def test_api_server_versions(version: str, level: str) -> None:
     assert versions.judge_server(version).level == level
+
+
+@pytest.mark.parametrize(
+    ("found", "missing"),
+    [
+        ((1, 31), ["streaming lists", "image volumes"]),
+        ((1, 32), ["image volumes"]),
+        ((1, 33), ["streaming lists", "image volumes"]),
+        ((1, 34), ["image volumes"]),
+        ((1, 35), []),
+        ((1, 37), []),
+        ((2, 0), []),
+    ],
+)
+def test_what_a_version_of_kubernetes_lacks_is_said(found: versions.Minor, missing: list[str]) -> None:
+    """The defaults of the feature gates WatchList and ImageVolume; 1.33 had the former switched off again."""
+    assert [one.partition(":")[0] for one in versions.lacks(found)] == [f"no {name}" for name in missing]
+
+
+def test_an_old_version_that_was_tested_is_in_order_and_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "TESTED", ((1, 33),))
+    told = versions.judge_server("v1.33.13")
+    assert (told.level, told.says) == (
+        "ok",
+        "Kubernetes v1.33.13; no streaming lists: watches begin with a paged list, which takes the API server more "
+        "memory; no image volumes: placeholders do not pull the ateom image before a burst",
+    )
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -33,7 +60,8 @@ def test_images(name: str) -> None:
 def test_the_image_for_a_scheduler_that_is_too_new_exists(server: str, tag: str) -> None:
     """Its tags have three numbers, and a digest that stays would win over the tag."""
     fix = versions.judge_images(images(scheduler="r/s:v1.36.3@sha256:00"), server, LOOK)[0].fix
-    assert fix == f"in deploy/scheduler/kustomization.yaml set newTag to {tag} and remove the digest, then apply"
+    assert fix == f"in deploy/scheduler/kustomization.yaml set newTag to {tag} and remove the digest, then {APPLY}"
+    assert "kubectl apply" in fix
 
 
 def test_the_ca_bundle_must_be_the_authority_of_the_serving_certificate() -> None:

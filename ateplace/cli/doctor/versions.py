@@ -1,8 +1,8 @@
 """Versions: a Kubernetes that we know, one ateplace everywhere, a scheduler that fits the API server."""
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -15,10 +15,35 @@ from ateplace.kube.objects import Deployment
 Minor = tuple[int, int]
 
 LEAST: Final[Minor] = (1, 30)
-"""The first with ValidatingAdmissionPolicies in v1, which our manifests use."""
+"""The first with ValidatingAdmissionPolicies in v1, which our manifests use; whether it is enough was not tried."""
 TESTED: Final[tuple[Minor, ...]] = ((1, 36),)
+"""By `make test-versions`; docs/versions.json says when and how."""
 TAG: Final = re.compile(r"^[^@]*:(?P<tag>\w[\w.-]*)(@|$)")
 """Of a reference to an image: what follows the last colon before a digest, unless that is a registry's port."""
+
+
+class Feature(NamedTuple):
+    """Something of Kubernetes that ateplace uses and does without."""
+
+    name: str
+    is_on: Callable[[Minor], bool]
+    """Whether an API server of that minor version has it unless it was told otherwise."""
+    without: str
+    """What is less where it is missing."""
+
+
+FEATURES: Final = (
+    Feature(
+        "streaming lists",
+        lambda found: found == (1, 32) or found >= (1, 34),
+        "watches begin with a paged list, which takes the API server more memory",
+    ),
+    Feature(
+        "image volumes",
+        lambda found: found >= (1, 35),
+        "placeholders do not pull the ateom image before a burst",
+    ),
+)
 
 
 class Version(Struct, rename="camel"):
@@ -36,6 +61,11 @@ def minor(version: str) -> Minor | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
+def lacks(found: Minor) -> list[str]:
+    """What this version has not, by default, and what follows; a sentence without its full stop for each."""
+    return [f"no {one.name}: {one.without}" for one in FEATURES if not one.is_on(found)]
+
+
 def judge_server(version: str) -> Finding:
     found = minor(version)
     tested = ", ".join(f"{major}.{small}" for major, small in TESTED)
@@ -48,7 +78,7 @@ def judge_server(version: str) -> Finding:
         return warn(
             f"Kubernetes {version} is not among the tested versions", f"tested with {tested}; try it there first"
         )
-    return ok(f"Kubernetes {version}")
+    return ok("; ".join((f"Kubernetes {version}", *lacks(found))))
 
 
 def judge_images(ours: Mapping[str, Deployment], server: str, look: Look) -> list[Finding]:
@@ -79,7 +109,7 @@ def _image(api: Minor, server: str) -> str:
     """What to do for a scheduler of the API server's version, without what its vendor has added to it."""
     patch = re.match(r"v?\d+\.\d+(\.\d+)", server)
     tag = f"v{api[0]}.{api[1]}{patch[1] if patch else '.x'}"
-    return f"in deploy/scheduler/kustomization.yaml set newTag to {tag} and remove the digest, then apply"
+    return f"in deploy/scheduler/kustomization.yaml set newTag to {tag} and remove the digest, then {APPLY}"
 
 
 def _tag(deployment: Deployment) -> str:
