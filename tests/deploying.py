@@ -38,17 +38,20 @@ def compose(
     *resources: Path,
     components: tuple[Path, ...] = (),
     tag: str = "",
+    scheduler: str = "",
     settings: Mapping[str, str] | None = None,
 ) -> Path:
-    """A kustomization of others, written into `directory`; with another tag of our image, and settings of its own."""
+    """A kustomization of others, written into `directory`; with other tags of our image and of the scheduler's, and
+    settings of its own."""
     document: Object = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [os.path.relpath(path, directory.resolve()) for path in resources],
         "components": [os.path.relpath(path, directory.resolve()) for path in components],
     }
-    if tag:
-        document["images"] = [{"name": "registry.example/ateplace", "newTag": tag}]
+    tags = {"registry.example/ateplace": tag, "registry.k8s.io/kube-scheduler": scheduler}
+    if images := [{"name": name, "newTag": tag} for name, tag in tags.items() if tag]:
+        document["images"] = images
     if settings:
         literals = [f"{name}={value}" for name, value in settings.items()]
         merged = {"name": "ateplace-settings", "namespace": NAMESPACE, "behavior": "merge", "literals": literals}

@@ -18,6 +18,7 @@ from ateplace.cli.findings import Finding
 from local import ControlPlane, substrate
 from local.pods import Installation
 from local.scene import OVERLAY
+from local.versions import chosen
 from tests.control_plane.doctor_rig import (
     HOOKS,
     LINGER,
@@ -41,10 +42,12 @@ CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A cluster of its own, because these tests break it."""
+    """A cluster of its own, because these tests break it. Our scheduler is of its version, as it must be."""
     with ControlPlane(nodes=4) as plane:
         substrate.install(plane)
-        overlay = compose(tmp_path_factory.mktemp("overlay"), OVERLAY, settings={LINGER_VARIABLE: str(LINGER)})
+        settings = {LINGER_VARIABLE: str(LINGER)}
+        directory = tmp_path_factory.mktemp("overlay")
+        overlay = compose(directory, OVERLAY, scheduler=chosen().kubernetes, settings=settings)
         installed = Installation(plane, overlay)
         installed.start()
         plane.wait(installed.ready, timeout=120, why="ateplace to be ready")

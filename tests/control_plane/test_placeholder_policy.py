@@ -194,9 +194,11 @@ HARMLESS = {
 REFUSED_BY_KUBERNETES: dict[tuple[str, str], Any] = {
     ("pod", "activeDeadlineSeconds"): 9,
     ("pod", "ephemeralContainers"): [{"name": "e", "image": "registry.example/e:1"}],
+    ("pod", "evictionResponders"): [{"name": "example.com/x", "priority": 10000}],
     ("pod", "schedulingGroup"): {"podGroupName": "x"},
     ("container", "restartPolicyRules"): [{"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}],
     ("container", "volumeDevices"): [{"name": "ateom", "devicePath": "/dev/x"}],
+    ("mount", "bindMountOptions"): ["noexec"],
     ("resources", "claims"): [{"name": "gpu"}],
     ("rights", "privileged"): True,
 }
