@@ -2,9 +2,11 @@
 
 import pytest
 
+from ateplace.cluster.records import pod_record
 from ateplace.cluster.resources import Shape
 from extender.context import Rules
 from extender.filter.choose import choose
+from tests.unit import objects
 from tests.unit.cluster import NOTHING, SMALL, atelet, case, ledger, node, pod, pool, ready
 from tests.unit.filtering import HALF, NAMES, ahead, burst, opened, picked, sent
 
@@ -47,6 +49,21 @@ def test_nothing_is_claimed_ahead_for_pods_that_are_stuck_or_for_placeholders_th
     assert ahead(decided, NAMES) == ["n01", "n02", "n03"]
     known.node_seen(node("n99"), 1)
     assert len(ahead(decided, NAMES)) == 8, "it may be what they waited for"
+
+
+def test_nothing_is_claimed_ahead_for_pods_with_scheduling_gates() -> None:
+    """One ateom and ten gated ones once claimed eleven nodes."""
+    decided = burst(1)
+    for number in range(40):
+        made = objects.pod(f"gated{number}", of="a", uid="A", schedulingGates=[{"name": "example.com/wait"}])
+        made.metadata.namespace = "ns"
+        record = pod_record(made)
+        assert record is not None and record.gated
+        decided.ledger.pod_seen(record, 0)
+    assert ahead(decided, NAMES) == []
+    for number in range(40):
+        decided.ledger.pod_seen(pod(f"waits{number}"), 0)
+    assert ahead(decided, NAMES) != [], "those wait"
 
 
 def test_nothing_is_claimed_ahead_for_placeholders_or_with_the_setting_at_zero() -> None:
