@@ -99,6 +99,10 @@ format: $(READY) ## Put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+.PHONY: chart
+chart: setup ## Write the Helm chart's templates from the manifests (deploy/chart)
+	@$(BIN)/python -m release.chart
+
 .PHONY: lock
 lock: $(READY) ## Resolve the dependencies again
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-tools.lock
