@@ -239,12 +239,17 @@ class Installation:
         """`settings`: `group__field=value` for every role, as environment."""
         self.plane = plane
         self._extra = {f"ATEPLACE_{key.replace('__', '_').upper()}": str(value) for key, value in settings.items()}
-        rendered = plane.kubectl("kustomize", str(overlay))
-        plane.apply(rendered)
+        rendered = self._install(overlay)
         self.objects: list[Object] = [document for document in yaml.safe_load_all(rendered) if document]
         deployments = [document for document in self.objects if document["kind"] == "Deployment"]
         self.deployments = {item["metadata"]["name"].removeprefix("ateplace-"): item for item in deployments}
         self.pods = self._make_pods()
+
+    def _install(self, overlay: Path) -> str:
+        """Put an overlay's objects into the cluster; their text."""
+        rendered = self.plane.kubectl("kustomize", str(overlay))
+        self.plane.apply(rendered)
+        return rendered
 
     def _make_pods(self) -> dict[str, Pod]:
         return {name: Pod(self.plane, item, self._extra, rolls=True) for name, item in self.deployments.items()}

@@ -4,7 +4,7 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from local.balancer import Balancer
 from local.plane import ControlPlane
@@ -26,7 +26,7 @@ class ReplicatedInstallation(Installation):
         self._network = f"127.{int(plane.service_network.split('.')[1]) - 64}.1"
         super().__init__(plane, overlay, **settings)
 
-    def __enter__(self) -> "ReplicatedInstallation":
+    def __enter__(self) -> Self:
         for balancer in self._balancers.values():
             balancer.start()
         self.start()

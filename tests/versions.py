@@ -16,6 +16,12 @@ from local.program import ateplace
 ROOT = Path(__file__).parents[1]
 
 
+def previous_release(directory: Path) -> Path:
+    """The tree of the newest tag, in `directory`; before there is one, of the commit that brought the chart."""
+    tags = _git("tag", "--merged", "HEAD", "--sort=-v:refname", "--list", "v*").decode().split()
+    return _extract(tags[0] if tags else _brought("deploy/chart/Chart.yaml"), directory)
+
+
 def unpack(directory: Path) -> Path:
     """The tree of the oldest version that this one is promised to run beside, in `directory`: the history's first that
     can be installed, which is the commit that brought the default overlay.
@@ -23,16 +29,23 @@ def unpack(directory: Path) -> Path:
     To name a later one here is to drop a promise: see "Upgrade and rollback" in docs/operations.md. The test is skipped
     where no history is at hand.
     """
-    if shutil.which("git") is None:
-        pytest.skip("needs git, for an older version from the history")
-    overlay = "deploy/overlays/second-scheduler/kustomization.yaml"
-    added = _git("log", "--diff-filter=A", "--format=%H", "--", overlay).decode().split()
-    with tarfile.open(fileobj=io.BytesIO(_git("archive", added[-1]))) as archive:
+    return _extract(_brought("deploy/overlays/second-scheduler/kustomization.yaml"), directory)
+
+
+def _brought(path: str) -> str:
+    """The commit that added a file."""
+    return _git("log", "--diff-filter=A", "--format=%H", "--", path).decode().split()[-1]
+
+
+def _extract(commit: str, directory: Path) -> Path:
+    with tarfile.open(fileobj=io.BytesIO(_git("archive", commit))) as archive:
         archive.extractall(directory, filter="data")
     return directory
 
 
 def _git(*arguments: str) -> bytes:
+    if shutil.which("git") is None:
+        pytest.skip("needs git, for an older version from the history")
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, timeout=60)
     if done.returncode:
         pytest.skip(f"needs the history, which an archive lacks: {done.stderr.decode().strip()}")

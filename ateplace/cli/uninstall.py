@@ -4,8 +4,8 @@
 
 In this order: first no new work arrives, then none of our processes undoes these steps, then atelet is everywhere
 before labels go. Each step looks for itself and is content with nothing to do, so it can be run again, after any
-accident, with or without the CRD, our namespace or our manifests. What is left for `kubectl delete -k` are objects
-that hold nothing up.
+accident, with or without the CRD, our namespace or our manifests. What is left for `kubectl delete -k`, or for
+`helm uninstall`, are objects that hold nothing up.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Removal:
         await self._waiting()
         if not self._dry_run:
             await self._check()
-        self._say("nothing of ours holds anything up; `kubectl delete -k` of what was applied removes the rest")
+        self._say("nothing of ours holds anything up; `kubectl delete -k` of what was applied, or `helm uninstall`, removes the rest")
 
     def _did(self, what: str, count: int) -> None:
         if count:
