@@ -103,6 +103,10 @@ format: $(READY) ## Put the code into shape
 chart: setup ## Write the Helm chart's templates from the manifests (deploy/chart)
 	@$(BIN)/python -m release.chart
 
+.PHONY: release-dry-run
+release-dry-run: $(READY) ## Everything of a release that needs no credentials, in dist/
+	@$(BIN)/python -m release.make $(ARGS)
+
 .PHONY: lock
 lock: $(READY) ## Resolve the dependencies again
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-tools.lock
