@@ -54,7 +54,7 @@ class Removal:
         await self._waiting()
         if not self._dry_run:
             await self._check()
-        self._say("nothing of ours holds anything up; `kubectl delete -k` of what was applied, or `helm uninstall`, removes the rest")
+        self._say("nothing of ours holds anything up; `kubectl delete -k` or `helm uninstall` removes the rest")
 
     def _did(self, what: str, count: int) -> None:
         if count:

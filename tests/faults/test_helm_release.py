@@ -130,7 +130,7 @@ def test_helm_test_names_who_is_not_ready_and_uninstall_leaves_certificates_only
         for pod in release.of("extender"):
             pod.stop()
         code, said = release.test()
-        wrong = [line for line in said.splitlines() if not line.endswith(" ok")]
+        wrong = [line for line in said.splitlines() if not line.endswith(" ready")]
         assert code == 1 and len(wrong) == 1, said
         release.helm("uninstall", RELEASE)
         for pod in release.pods.values():
