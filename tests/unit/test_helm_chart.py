@@ -10,16 +10,17 @@ import yaml
 
 from ateplace.errors import LocalError
 from ateplace.settings import load
-from local import versions
 from local.api import Object
 from release import chart
 from release.chart import CHART, IN_MANIFESTS, identity
-from tests.deploying import COMPONENTS, NAMESPACE, OVERLAYS, SECOND_SCHEDULER, compose, of_kind, render
+from tests.deploying import COMPONENTS, DEPLOY, NAMESPACE, OVERLAYS, SECOND_SCHEDULER, compose, of_kind, render
 from tests.helming import helm, template
 from tests.unit.test_manifests import STAND_IN_MANIFESTS
 
 HASHED = re.compile(r"\b(ateplace-settings)-[a-z0-9]{10}\b")
 SETTINGS = "ateplace-settings"
+TESTED = yaml.safe_load((DEPLOY / "scheduler" / "kustomization.yaml").read_text("utf-8"))["images"][0]["newTag"]
+"""The version of the kube-scheduler that the manifests name."""
 
 
 def comparable(objects: list[Object]) -> dict[chart.Identity, Object]:
@@ -37,7 +38,7 @@ def comparable(objects: list[Object]) -> dict[chart.Identity, Object]:
 
 
 def rendered(**values: Any) -> list[Object]:
-    return template("--skip-tests", kubernetes=versions.KUBERNETES, **values)
+    return template("--skip-tests", kubernetes=TESTED, **values)
 
 
 ON = {"enabled": True}
@@ -220,7 +221,7 @@ def test_the_defaults_are_allowed_and_documented_by_the_schema() -> None:
 
 def test_another_namespace_is_refused_with_a_sentence() -> None:
     with pytest.raises(LocalError, match="installed into the namespace ateplace-system"):
-        template(namespace="elsewhere", kubernetes=versions.KUBERNETES)
+        template(namespace="elsewhere", kubernetes=TESTED)
 
 
 def test_helm_has_no_complaint() -> None:
