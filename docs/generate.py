@@ -114,7 +114,7 @@ def metrics_tables() -> str:
 
 def cli_page() -> str:
     cli = importlib.import_module("ateplace.cli.main")
-    cli.mount("")
+    cli.mount(*cli.ELSEWHERE)
     root = typer.main.get_command(cli.app)
     lines = [
         "# Commands",

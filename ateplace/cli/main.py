@@ -10,7 +10,7 @@ import gc
 import importlib
 import os
 import sys
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 from rich.table import Table
@@ -19,7 +19,9 @@ from ateplace import __version__
 from ateplace.cli.options import File, Output, Set
 from ateplace.cli.printing import complain, console, print_json, say
 from ateplace.errors import AteplaceError, KubeError, SettingsError
-from ateplace.settings import Loaded, load
+
+if TYPE_CHECKING:
+    from ateplace.settings import Loaded
 
 app = typer.Typer(
     name="ateplace",
@@ -33,20 +35,42 @@ app = typer.Typer(
 ROLES = ("reconciler", "webhook", "extender")
 """In the order in which `ateplace run` starts them: the reconciler makes the others' certificates."""
 
-GROUPS = {"ateplace.cli.certs", "ateplace.cli.explain"}
-"""Modules whose commands are a group of their own."""
+
+class Elsewhere(NamedTuple):
+    """A command, or a group of commands, that another module brings."""
+
+    module: str
+    summary: str
+    """For `ateplace --help`, which imports none of them; the same as the command's own."""
+    group: bool = False
+
+
 ELSEWHERE = {
-    "ateplace.cli.status": ("status",),
-    "ateplace.cli.map.command": ("map",),
-    "ateplace.cli.explain": ("explain",),
-    "ateplace.cli.doctor.command": ("doctor",),
-    "ateplace.cli.certs": ("certs",),
-    "ateplace.cli.installation": ("migrate", "uninstall"),
+    "status": Elsewhere(
+        "ateplace.cli.status", "Show nodes × pools: atelet, claims, ateoms, placeholders, picks in flight."
+    ),
+    "map": Elsewhere(
+        "ateplace.cli.map.command",
+        "Show the placement as a page in the browser, live: nodes, ateoms, placeholders, and how bursts went.",
+    ),
+    "doctor": Elsewhere(
+        "ateplace.cli.doctor.command", "Examine an installation: one check each, ok, warn or fail, with the fix."
+    ),
+    "migrate": Elsewhere(
+        "ateplace.cli.installation", "Bring a running cluster under atelet's gate, without an ateom losing its atelet."
+    ),
+    "uninstall": Elsewhere(
+        "ateplace.cli.installation",
+        "Give everything back: atelet's nodes, WorkerPools' finalizers, nodes' labels and claims, waiting pods.",
+    ),
+    "explain": Elsewhere("ateplace.cli.explain", "Say why a pod, a node or a pool is as it is.", group=True),
+    "certs": Elsewhere("ateplace.cli.certs", "Certificates: make, show and change them by hand.", group=True),
 }
-"""Commands that other modules bring, in the order of `--help`."""
 
 
-def _load(flags: list[str], file: str) -> Loaded:
+def _load(flags: list[str], file: str) -> "Loaded":
+    from ateplace.settings import load  # noqa: PLC0415 - a quarter of a second that `--help` need not wait for
+
     return load(flags=flags, path=file or None)
 
 
@@ -178,7 +202,11 @@ def _print(rows: list[dict[str, Any]], output: str) -> None:
 
 def main() -> None:
     """Run a command; errors that we raise on purpose become one line."""
-    mount(sys.argv[1] if sys.argv[1:] else "")
+    asked = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    if asked in ELSEWHERE:
+        mount(asked)
+    else:
+        outline()
     try:
         app()
     except SettingsError as error:
@@ -191,19 +219,25 @@ def main() -> None:
         sys.exit(130)
 
 
-def mount(asked: str) -> None:
-    """Add the commands that other modules bring: only the one that is asked for, or all, when `--help` lists them."""
-    own = {command.callback.__name__ for command in app.registered_commands if command.callback}
-    if asked in own:
-        return
-    for module, brings in ELSEWHERE.items():
-        if asked and not asked.startswith("-") and asked not in brings:
-            continue
-        imported = importlib.import_module(module)
-        if module in GROUPS:
-            app.add_typer(imported.app, name=brings[0])
+def mount(*asked: str) -> None:
+    """Add commands that other modules bring."""
+    for name in asked:
+        each = ELSEWHERE[name]
+        brought = importlib.import_module(each.module).app
+        if each.group:
+            app.add_typer(brought, name=name)
         else:
-            app.registered_commands += imported.app.registered_commands
+            app.registered_commands += [
+                command
+                for command in brought.registered_commands
+                if command.callback and name == (command.name or command.callback.__name__)
+            ]
+
+
+def outline() -> None:
+    """Add the names and summaries of commands that other modules bring, for a list of all commands."""
+    for name, each in ELSEWHERE.items():
+        app.command(name, help=each.summary)(lambda: None)
 
 
 if __name__ == "__main__":

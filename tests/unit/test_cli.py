@@ -68,6 +68,21 @@ def test_help_lists_everything_quickly() -> None:
         assert name.split(" ")[0] in done.stdout
 
 
+def test_help_imports_nothing_that_it_does_not_print() -> None:
+    argv = [sys.executable, "-X", "importtime", "-m", "ateplace.cli", "--help"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "typer" in imported
+    assert not imported & {"aiohttp", "asyncio", "cryptography", "httpx", "kubernetes", "pydantic", "uvicorn", "yaml"}
+
+
+@pytest.mark.parametrize("name", cli.ELSEWHERE)
+def test_the_list_of_commands_says_what_the_command_itself_says(name: str) -> None:
+    group: Any = typer.main.get_command(cli.app)
+    command = group.commands[name]
+    assert (command.help or "").partition("\n\n")[0].replace("\n", " ") == cli.ELSEWHERE[name].summary
+
+
 def test_the_settings_come_from_flags_before_the_environment_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("webhook: {port: 1001, body_bytes: 2048}\nextender: {port: 1002}\n")
