@@ -7,7 +7,7 @@ from typing import Final
 from bench.chart import STYLE
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 860, 190, 60, 40, 44
-COLOURS: Final = ("#1f77b4", "#ff7f0e", "#8c8c8c", "#9467bd", "#d62728", "#e377c2", "#2ca02c", "#17becf")
+COLOURS: Final = ("#1f77b4", "#ff7f0e", "#8c8c8c", "#9467bd", "#d62728", "#e377c2", "#2ca02c", "#17becf", "#bcbd22")
 
 
 def draw(title: str, parts: Sequence[str], rows: Mapping[str, Mapping[str, float]]) -> str:

@@ -3,8 +3,9 @@
     make bench-start                          figures, and docs/images/start.svg drawn from the run
     make bench-start ARGS="--runs 3 --set webhook__init_cpu=10m"
 
-1. Warm: atelet serves on the node. Pods of both kinds are created in turns, one at a time; the parts are medians. With
-   ateplace, create to Running may take half a second more than without.
+1. Warm: atelet serves on the node. Pods of both kinds are created in turns, one at a time, at random moments, because
+   kubelet looks at containers once a second; the parts are medians. With ateplace, create to Running may take half a
+   second more than without.
 2. Cold: the node has no atelet, which takes 3 s to serve once its container has started. An ateom cannot run before
    that; what comes on top is ours.
 
@@ -12,10 +13,12 @@ The times of containers are those in containerd's log, all others are taken here
 """
 
 import argparse
+import random
 import re
 import statistics
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
@@ -38,12 +41,14 @@ IMAGE = Path(__file__).parents[1] / "docs" / "images" / "start.svg"
 NAMESPACE, POOL = "bench", "web"
 PODS, ATELETS = f"/api/v1/namespaces/{NAMESPACE}/pods", "/api/v1/namespaces/ate-system/pods"
 ATELET_SECONDS, MOST = 3.0, 0.5
+SERVES = "atelet serves"
 WITHOUT, WITH = "without ateplace", "with ateplace"
 
 ADMISSION, SCHEDULING, SANDBOX = "admission, stored", "scheduling", "pod sandbox"
 INIT_STARTS, INIT_RUNS, NOTICED = "wait-for-atelet starts", "wait-for-atelet runs", "kubelet notices its end"
-STARTS, REPORTED = "ateom starts", "reported Running"
-PARTS = (ADMISSION, SCHEDULING, SANDBOX, INIT_STARTS, INIT_RUNS, NOTICED, STARTS, REPORTED)
+STARTS, REPORTED, READY = "ateom starts", "reported Running", "reported Ready"
+TO_RUNNING = (ADMISSION, SCHEDULING, SANDBOX, INIT_STARTS, INIT_RUNS, NOTICED, STARTS, REPORTED)
+PARTS = (*TO_RUNNING, READY)
 
 LINE = re.compile(r'^time="(?P<at>[^"]+)" level=\w+ msg="(?P<message>.*?)"(?: id=(?P<id>\w+))?(?: |$)')
 SANDBOX_MADE = re.compile(r"RunPodSandbox for &PodSandboxMetadata{Name:(?P<pod>[^,]+),.* returns sandbox id .\"(\w+)")
@@ -78,6 +83,18 @@ def containers(log: str) -> dict[tuple[str, str], float]:
     return found
 
 
+def is_ready(pod: Object) -> bool:
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", ()))
+
+
+def to_running(parts: dict[str, float]) -> float:
+    return sum(parts.get(part, 0.0) for part in TO_RUNNING)
+
+
+def to_ready(parts: dict[str, float]) -> float:
+    return sum(parts.values())
+
+
 class Bench:
     """A plane with one real node and ateplace as processes."""
 
@@ -87,7 +104,7 @@ class Bench:
         self.number = 0
 
     def start(self, *, pool: str = "") -> tuple[str, dict[str, float]]:
-        """One pod, of a pool or of none, until it is Running; its name, and how long each part took."""
+        """One pod, of a pool or of none, until it is Ready; its name, and how long each part took."""
         self.number += 1
         name = f"start-{self.number}"
         labels = {names.POOL_LABEL: pool} if pool else {}
@@ -98,12 +115,13 @@ class Bench:
             self.plane.api.post(PODS, body)
             stored = time.time()
             path = f"{PODS}/{name}"
-            self.plane.wait(lambda: self.plane.api.get(path)["status"]["phase"] == "Running", timeout=60, every=0.1)
+            self.plane.wait(lambda: is_ready(self.plane.api.get(path)), timeout=60, every=0.1)
             pods.reach_present()
             events = [(at + offset, event["object"]) for at, event in pods.events()]
         mine = [(at, pod) for at, pod in events if pod["metadata"]["name"] == name]
         bound = next(at for at, pod in mine if pod["spec"].get("nodeName"))
         running = next(at for at, pod in mine if pod["status"]["phase"] == "Running")
+        ready = next(at for at, pod in mine if is_ready(pod))
         made = containers(self.log.read_text())
         moments = [(ADMISSION, stored), (SCHEDULING, bound), (SANDBOX, made[name, "sandbox"])]
         if pool:
@@ -112,7 +130,7 @@ class Bench:
                 (INIT_RUNS, made[name, f"{names.INIT_CONTAINER} ended"]),
                 (NOTICED, made[name, "ateom requested"]),
             ]
-        moments += [(STARTS, made[name, "ateom started"]), (REPORTED, running)]
+        moments += [(STARTS, made[name, "ateom started"]), (REPORTED, running), (READY, ready)]
         parts, before = {}, sent
         for part, at in moments:
             parts[part], before = max(0.0, at - before), max(at, before)
@@ -134,13 +152,14 @@ class Bench:
         found: dict[str, list[dict[str, float]]] = {WITHOUT: [], WITH: []}
         for _ in range(runs):
             for kind, pool in ((WITHOUT, ""), (WITH, POOL)):
+                time.sleep(random.random())  # noqa: S311 - no secret
                 name, parts = self.start(pool=pool)
                 found[kind].append(parts)
                 self.end(name)
         return found
 
-    def cold(self, runs: int) -> list[tuple[float, float]]:
-        """Create to Running on a node without atelet, and how much of it came after atelet served."""
+    def cold(self, runs: int) -> list[dict[str, float]]:
+        """Create to Running and to Ready on a node without atelet, and how much of each came after atelet served."""
         env = [{"name": "DELAY", "value": f"{ATELET_SECONDS:g}"}]
         container = {"spec": {"template": {"spec": {"containers": [{"name": "atelet", "env": env}]}}}}
         self.plane.api.patch(substrate.daemonset(self.plane), container, "strategic")
@@ -157,8 +176,8 @@ class Bench:
             name, parts = self.start(pool=POOL)
             made = containers(self.log.read_text())
             served = max(at for (_, what), at in made.items() if what == "atelet started") + ATELET_SECONDS
-            whole = sum(parts.values())
-            found.append((whole, began + whole - served))
+            whole = {"Running": to_running(parts), "Ready": to_ready(parts), SERVES: served - began}
+            found.append(whole)
             self.end(name)
         return found
 
@@ -166,7 +185,7 @@ class Bench:
         return sum(pod["status"]["phase"] == "Running" for pod in self.plane.api.list(path))
 
 
-def report(warm: dict[str, list[dict[str, float]]], cold: list[tuple[float, float]]) -> dict[str, dict[str, float]]:
+def report(warm: dict[str, list[dict[str, float]]], cold: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     """Print medians; those of the warm node, by kind."""
     rows = {
         kind: {part: statistics.median(run.get(part, 0.0) for run in runs) for part in PARTS}
@@ -175,19 +194,27 @@ def report(warm: dict[str, list[dict[str, float]]], cold: list[tuple[float, floa
     table = Table("warm node, seconds", *rows, box=None, pad_edge=False)
     for part in PARTS:
         table.add_row(part, *(f"{row[part]:.3f}" for row in rows.values()))
-    whole = {kind: [sum(run.values()) for run in runs] for kind, runs in warm.items()}
-    table.add_row("create to Running", *(f"{statistics.median(each):.3f}" for each in whole.values()))
-    table.add_row("  from, to", *(f"{min(each):.2f}, {max(each):.2f}" for each in whole.values()))
-    more = statistics.median(whole[WITH]) - statistics.median(whole[WITHOUT])
-    table.add_row("more than without (the target is 0.5)", "", f"{more:.3f}")
+    for name, measure in (("Running", to_running), ("Ready", to_ready)):
+        whole = {kind: [measure(run) for run in runs] for kind, runs in warm.items()}
+        table.add_row(f"create to {name}, median", *(f"{statistics.median(each):.3f}" for each in whole.values()))
+        table.add_row("  from, to", *(f"{min(each):.2f}, {max(each):.2f}" for each in whole.values()))
+        more = statistics.median(whole[WITH]) - statistics.median(whole[WITHOUT])
+        target = f" (the target is {MOST:g})" if measure is to_running else ""
+        table.add_row(f"  more than without{target}", "", f"{more:.3f}")
     if cold:
         table.add_row()
-        table.add_row("cold node: create to Running", "", f"{statistics.median(each for each, _ in cold):.3f}")
         table.add_row(
-            f"of that after atelet serves ({ATELET_SECONDS:g} s)", "", f"{statistics.median(x for _, x in cold):.3f}"
+            f"cold node: atelet serves, {ATELET_SECONDS:g} s after its start", "", _median(x[SERVES] for x in cold)
         )
+        for name in ("Running", "Ready"):
+            table.add_row(f"create to {name}", "", _median(x[name] for x in cold))
+            table.add_row("  of that after atelet serves", "", _median(x[name] - x[SERVES] for x in cold))
     Console().print(table)
     return rows
+
+
+def _median(seconds: Iterable[float]) -> str:
+    return f"{statistics.median(seconds):.3f}"
 
 
 def main() -> int:
@@ -220,13 +247,9 @@ def main() -> int:
         cold = bench.cold(given.cold)
     rows = report(warm, cold)
     if not given.no_image:
-        IMAGE.write_text(bars.draw("From creating an ateom to Running, on a node where atelet serves", PARTS, rows))
-    more = statistics.median(map(_whole, warm[WITH])) - statistics.median(map(_whole, warm[WITHOUT]))
+        IMAGE.write_text(bars.draw("From creating an ateom to Ready, on a node where atelet serves", PARTS, rows))
+    more = statistics.median(map(to_running, warm[WITH])) - statistics.median(map(to_running, warm[WITHOUT]))
     return int(more > MOST)
-
-
-def _whole(parts: dict[str, float]) -> float:
-    return sum(parts.values())
 
 
 if __name__ == "__main__":
