@@ -133,19 +133,21 @@ def test_its_pods_run_as_the_manifests_say(cluster: Cluster) -> None:
     assert in_pod(cluster.plane, "webhook", "python", "-c", missing) == "None None None\n"
 
 
-def test_its_command_starts_where_nothing_can_be_written(cluster: Cluster, tell: Callable[[str], None]) -> None:
+def test_its_command_starts_quickly_where_nothing_can_be_written(cluster: Cluster, tell: Callable[[str], None]) -> None:
+    """By the clock it depends on what else the machine does; by the processor's time it does not."""
     script = (
-        "import subprocess, time\n"
+        "import os, subprocess, time\n"
         "took = []\n"
         "for _ in range(5):\n"
-        "    began = time.perf_counter()\n"
+        "    began, used = time.perf_counter(), sum(os.times()[2:4])\n"
         "    said = subprocess.run(['ateplace', '--help'], capture_output=True, check=True, text=True).stdout\n"
-        "    took.append(time.perf_counter() - began)\n"
-        "print(min(took), said)"
+        "    took.append((sum(os.times()[2:4]) - used, time.perf_counter() - began))\n"
+        "print(*min(took), said)"
     )
-    seconds, said = in_pod(cluster.plane, "reconciler", "python", "-c", script).split(" ", 1)
-    tell(f"ateplace --help in the image: {float(seconds) * 1000:.0f} ms")
+    used, seconds, said = in_pod(cluster.plane, "reconciler", "python", "-c", script).split(" ", 2)
+    tell(f"ateplace --help in the image: {float(seconds) * 1000:.0f} ms, {float(used) * 1000:.0f} ms of a processor")
     assert "usage: ateplace" in said.lower()
+    assert float(used) < 0.5
 
 
 def test_every_module_of_ours_can_be_imported_in_the_image(cluster: Cluster) -> None:
