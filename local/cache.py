@@ -42,9 +42,11 @@ def sweep() -> None:
 
 
 @contextlib.contextmanager
-def staged(name: str) -> Iterator[Path]:
-    """A path to write a binary to; it appears in the cache, executable and whole, when the block ends well."""
-    directory = binaries()
+def staged(name: str, directory: Path | None = None) -> Iterator[Path]:
+    """A path to write a binary to; it appears in the cache, executable and whole, when the block ends well.
+
+    `directory`: another one than that of the control plane's binaries."""
+    directory = directory or binaries()
     directory.mkdir(parents=True, exist_ok=True)
     part = directory / f".{name}.{os.getpid()}.part"
     try:

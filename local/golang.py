@@ -26,14 +26,20 @@ LOOK_EVERY = 0.1
 def build(binary: Binary, go: Path, say: Say) -> None:
     """Put one binary into the cache; what Go has compiled before an interruption is not compiled again."""
     say(f"building {binary.name} from source (the first build takes about six minutes on two cores)")
+    chosen = versions.chosen()
+    module = ["-C", str(MODULE), f"-modfile={chosen.minor}/go.mod"]
+    with cache.staged(binary.name) as part:
+        compile_into(part, [str(go), "build", *module, "-ldflags", versions.linker_flags(chosen)], binary, say)
+
+
+def compile_into(target: Path, command: list[str], binary: Binary, say: Say) -> None:
+    """Run a `go build` for one package, with progress."""
     ticker = Ticker(say)
     # A keeper runs it: whatever ends us ends Go's own children too, which compile for minutes.
-    with cache.staged(binary.name) as part, Keeper("ateplace-build-") as keeper:
+    with Keeper("ateplace-build-") as keeper:
         log = keeper.directory / "go.log"
-        chosen = versions.chosen()
-        command = [str(go), "build", "-C", str(MODULE), f"-modfile={chosen.minor}/go.mod", "-v", "-trimpath"]
-        command += ["-ldflags", versions.linker_flags(chosen)]
-        keeper.spawn("go", [*command, "-o", str(part.absolute()), binary.package], log, environment())
+        options = ["-v", "-trimpath", "-o", str(target.absolute())]
+        keeper.spawn("go", [*command, *options, binary.package], log, environment())
         while (status := keeper.exit_code("go")) is None:
             time.sleep(LOOK_EVERY)
             ticker(f"{binary.name}: {len(_lines(log))} packages fetched or compiled")

@@ -39,9 +39,10 @@ def network(address: Address) -> Object:
     return {"cniVersion": "0.4.0", "name": "node", "plugins": [{"type": "ptp", "ipam": addresses}, ports]}
 
 
-def containerd(runc: str, cni_plugins: Path, cni_configuration: Path) -> str:
+def containerd(runc: str, cni_plugins: Path, cni_configuration: Path, registries: Path) -> str:
     """For containerd 1.6 and later; version 2 reads it too.
 
+    `registries`: a directory for each host that images are pulled from, with a hosts.toml; there may be none.
     `restrict_oom_score_adj`: without CAP_SYS_RESOURCE runc could start no container with a lower score than its own.
     """
     return f"""version = 2
@@ -55,6 +56,8 @@ restrict_oom_score_adj = true
 [{CRI}.cni]
 bin_dir = "{cni_plugins}"
 conf_dir = "{cni_configuration}"
+[{CRI}.registry]
+config_path = "{registries}"
 [{CRI}.containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [{CRI}.containerd.runtimes.runc.options]

@@ -105,9 +105,9 @@ def search_path() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 
 
-def program(name: str) -> str | None:
-    """The path of a program that a node runs."""
-    return shutil.which(name, path=search_path())
+def program(name: str, path: str = "") -> str | None:
+    """The path of a program that a node runs; `path` is another than `search_path`."""
+    return shutil.which(name, path=path or search_path())
 
 
 def cni_plugins() -> Path:

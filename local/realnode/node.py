@@ -18,7 +18,7 @@ from local import binaries
 from local.api import ApiError, Object
 from local.commands import REAL
 from local.plane import ControlPlane
-from local.realnode import config, fit, oci, stand_ins
+from local.realnode import config, containerd, fit, oci, stand_ins
 from local.realnode.namespaces import Network
 from local.versions import NODE_BINARIES
 
@@ -40,9 +40,11 @@ class RealNode:
         name: str = "real-0",
         *,
         images: Mapping[str, oci.Image | Path] | None = None,
+        containerd_2: bool = False,
         **kubelet: Any,
     ) -> None:
-        """`kubelet`: more of a KubeletConfiguration."""
+        """`containerd_2`: not the machine's containerd; the first time, building it takes minutes. `kubelet`: more of a
+        KubeletConfiguration."""
         if reason := fit.unfit():
             raise LocalError(reason)
         self.plane, self.name = plane, name
@@ -50,8 +52,11 @@ class RealNode:
         self.directory.mkdir(parents=True)
         self._address = config.Address.of(len(list(self.directory.parent.iterdir())))
         self.address = self._address.node
+        self.registries = self.directory / "registries"
+        """Where containerd looks for `HOST/hosts.toml` when it pulls; the node reaches no other host than itself."""
         self._images: dict[str, oci.Image | Path] = {**stand_ins.images(), **(images or {})}
         self._kubelet = kubelet
+        self._path = f"{containerd.directory()}:{fit.search_path()}" if containerd_2 else fit.search_path()
         self._services = plane.service_network == config.SERVICES
         self._stopped = threading.Event()
 
@@ -71,7 +76,7 @@ class RealNode:
             self._offer_api()
             threading.Thread(target=self._follow_services, daemon=True).start()
         argv = [sys.executable, "-m", "local.realnode.machine", str(self._write("plan.json", plan))]
-        self.plane.run(self._process, argv, {"PATH": fit.search_path()})
+        self.plane.run(self._process, argv, {"PATH": self._path})
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -153,7 +158,7 @@ class RealNode:
         cni.mkdir()
         self._write("cni/node.conflist", config.network(self._address))
         toml = self.directory / "containerd.toml"
-        toml.write_text(config.containerd(_program("runc"), plugins, cni))
+        toml.write_text(config.containerd(self._program("runc"), plugins, cni, self.registries))
         resolv_conf = self.directory / "resolv.conf"
         resolv_conf.touch()
         client_ca = self.plane.directory / "pki" / "ca.crt"
@@ -161,7 +166,7 @@ class RealNode:
         identity = self.plane.kubeconfig_for(user=f"system:node:{self.name}", groups=("system:nodes",))
         labels = {REAL: "true", **self.plane.node_labels}
         commands = {
-            "containerd": [_program("containerd"), "--config", str(toml)],
+            "containerd": [self._program("containerd"), "--config", str(toml)],
             "kubelet": [
                 str(found["kubelet"]),
                 f"--config={self._write('kubelet.json', kubelet)}",
@@ -178,7 +183,7 @@ class RealNode:
 
     def _imports(self) -> Iterator[list[str]]:
         """Commands that give containerd its images."""
-        ctr = [_program("ctr"), "--address", config.CONTAINERD, "--namespace", "k8s.io", "images"]
+        ctr = [self._program("ctr"), "--address", config.CONTAINERD, "--namespace", "k8s.io", "images"]
         made = {name.partition("@")[0]: each for name, each in self._images.items() if isinstance(each, oci.Image)}
         archive = self.directory / "images.tar"
         oci.archive(archive, made)
@@ -220,9 +225,8 @@ class RealNode:
         path.write_text(json.dumps(content))
         return path
 
-
-def _program(name: str) -> str:
-    found = fit.program(name)
-    if found is None:
-        raise LocalError(f"there is no {name} here")
-    return found
+    def _program(self, name: str) -> str:
+        found = fit.program(name, self._path)
+        if found is None:
+            raise LocalError(f"there is no {name} here")
+        return found

@@ -35,7 +35,7 @@ def test_a_wheel_holds_our_packages_and_the_manifests(tmp_path: Path) -> None:
     assert {name.partition("/")[0] for name in held} == PACKAGES
     manifests = {
         str(path.relative_to(source))
-        for package in ("deploy", "local/manifests", "local/gomod")
+        for package in ("deploy", "local/manifests", "local/gomod", "local/realnode/gomod")
         for path in (source / package).rglob("*")
         if path.is_file() and source / "deploy" / "chart" not in path.parents
     }
