@@ -406,12 +406,12 @@ def takes_image_volumes(plane: ControlPlane, namespace: str) -> bool:
         "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}},
     }
     try:
-        plane.api.post(f"/apis/apps/v1/namespaces/{namespace}/deployments", body, dryRun="All")
+        taken = plane.api.post(f"/apis/apps/v1/namespaces/{namespace}/deployments", body, dryRun="All")
     except ApiError as error:
         if error.status != 422:
             raise
         return False
-    return True
+    return "volumes" in pod(taken)  # an API server whose feature gate is off drops them, and the mounts with them
 
 
 @pytest.mark.versions
@@ -422,6 +422,7 @@ def test_where_image_volumes_are_not_taken_there_is_headroom_without_them(plane:
         make(plane, namespace)
         made = shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 3, "placeholders")
         assert "volumes" not in pod(made)
-        plane.wait(lambda: events(plane, namespace, "NoImageVolumes"), why="an Event about it")
+        if has("image volumes"):  # else they were dropped before the policy could refuse them
+            plane.wait(lambda: events(plane, namespace, "NoImageVolumes"), why="an Event about it")
         annotate(plane, namespace, "4")
         shaped(plane, namespace, lambda found: found["spec"]["replicas"] == 4, "a change to be followed")
