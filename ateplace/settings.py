@@ -5,6 +5,7 @@ Three sources, the later wins: a YAML file (`ATEPLACE_SETTINGS` or `--settings`)
 any of them is refused.
 """
 
+import ast
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -67,7 +68,7 @@ Amount = Annotated[str, AfterValidator(_amount)]
 
 
 class Group(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Substrate(Group):
@@ -306,6 +307,27 @@ def load(environ: Mapping[str, str] | None = None, flags: Iterable[str] = (), pa
         key = ".".join(str(part) for part in first["loc"])
         raise SettingsError(f"setting {key!r} ({origins.get(key, 'default')}): {first['msg']}") from error
     return Loaded(settings=settings, origins=origins)
+
+
+def meanings() -> dict[str, str]:
+    """What each setting means, by `group.field`: the text below it in this file.
+
+    Read when asked for: pydantic can do it too (`use_attribute_docstrings`), but does so for every process that starts.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for group in ast.parse(Path(__file__).read_text("utf-8")).body:
+        if isinstance(group, ast.ClassDef):
+            pairs = zip(group.body, group.body[1:], strict=False)
+            found[group.name] = {
+                field.target.id: " ".join(text.value.value.split())
+                for field, text in pairs
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+                if isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+                and isinstance(text.value.value, str)
+            }
+    models = {group: getattr(field.annotation, "__name__", "") for group, field in Settings.model_fields.items()}
+    return {f"{group}.{field}": text for group, model in models.items() for field, text in found[model].items()}
 
 
 def _from_file(path: Path) -> Iterable[tuple[str, Any]]:

@@ -23,7 +23,7 @@ import typer
 
 from ateplace.cli.doctor.versions import lacks
 from ateplace.process import metrics
-from ateplace.settings import FILE_VARIABLE, PREFIX, Settings
+from ateplace.settings import FILE_VARIABLE, PREFIX, Settings, meanings
 from local.versions import SUPPORTED
 
 DOCS = Path(__file__).parent
@@ -54,6 +54,7 @@ def settings_page() -> str:
         "kustomize generates ([operations.md](operations.md)); `doctor` reads them there, and judges by them except",
         "where it is given others.",
     ]
+    meaning = meanings()
     for group, field in Settings.model_fields.items():
         model: Any = field.annotation
         lines += [
@@ -69,7 +70,9 @@ def settings_page() -> str:
             default = "empty" if one.default == "" else f"`{one.default}`"
             choices = get_args(one.annotation)
             among = f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
-            lines.append(f"| `{group}.{name}` | {default} | {bounds(one.metadata)} | {one.description}{among} |")
+            lines.append(
+                f"| `{group}.{name}` | {default} | {bounds(one.metadata)} | {meaning[f'{group}.{name}']}{among} |"
+            )
     return "\n".join(lines) + "\n"
 
 

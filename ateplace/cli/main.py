@@ -124,13 +124,15 @@ def settings(flags: Set = [], file: File = "", output: Output = "table") -> None
 
     Example: `ATEPLACE_WEBHOOK_PORT=9443 ateplace settings`
     """
-    loaded = _load(flags, file)
+    from ateplace.settings import meanings  # noqa: PLC0415 - as in `_load`
+
+    loaded, meaning = _load(flags, file), meanings()
     rows = [
         {
             "setting": f"{group}.{field}",
             "value": value,
             "source": loaded.origins.get(f"{group}.{field}", "default"),
-            "meaning": type(getattr(loaded.settings, group)).model_fields[field].description,
+            "meaning": meaning[f"{group}.{field}"],
         }
         for group, fields in loaded.settings.model_dump().items()
         for field, value in fields.items()

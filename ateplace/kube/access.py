@@ -1,8 +1,7 @@
 """Where the API server is, and how we show who we are.
 
-The Kubernetes client library reads the configuration (ServiceAccount, kubeconfig, exec plugins) and makes the TLS
-context; what is added here is that both are read again when they change: the mounted token once a minute, by the
-monotonic clock, everything else when the API server answers 401 or its certificate is not trusted any more.
+The configuration (`credentials`) is read again when it changes: the mounted token once a minute, by the monotonic
+clock, everything else when the API server answers 401 or its certificate is not trusted any more.
 """
 
 import asyncio
@@ -15,15 +14,12 @@ import ssl
 import time
 import urllib.parse
 import urllib.request
-from pathlib import Path
-from typing import Any
 
 import yaml
-from kubernetes.aio.client.configuration import Configuration
-from kubernetes.aio.client.rest import RESTClientObject
-from kubernetes.aio.config import ConfigException, incluster_config, load_kube_config
 
 from ateplace.errors import SettingsError
+from ateplace.kube import credentials
+from ateplace.kube.credentials import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +30,8 @@ PLUGIN_SECONDS = 60.0
 RELOAD_SECONDS = 5.0
 """Least time between two readings after a refusal, so that wrong credentials do not start plugins without end."""
 
-UNUSABLE = (ConfigException, OSError, AttributeError, TypeError, ValueError, yaml.YAMLError)
-"""What the library raises about a configuration: it checks little, and stumbles over the rest."""
+UNUSABLE = (OSError, AttributeError, TypeError, ValueError, yaml.YAMLError)
+"""What reading a configuration raises: little of it is checked, and it stumbles over the rest."""
 
 
 class Access:
@@ -47,11 +43,11 @@ class Access:
 
     def __init__(self, kubeconfig: str) -> None:
         self._kubeconfig = kubeconfig
-        self._in_cluster = not kubeconfig and _in_cluster()
+        self._in_cluster = not kubeconfig and credentials.in_cluster()
         self._read_at = -math.inf
         self._reloading: asyncio.Task[bool] | None = None
         self._reloaded_at = -math.inf
-        self._files: tuple[bytes, ...] = ()
+        self._used = Credentials("")
         self._authorization = ""
         self.server = ""
         self.namespace = "default"
@@ -76,7 +72,7 @@ class Access:
         if self._in_cluster and time.monotonic() - self._read_at >= TOKEN_SECONDS:
             self._read_at = time.monotonic()
             try:
-                self._use(_service_account())
+                self._use(credentials.service_account())
             except UNUSABLE as error:
                 log.warning("cannot read the ServiceAccount token again", extra={"error": str(error)})
         return self._authorization
@@ -102,61 +98,31 @@ class Access:
             await asyncio.wait([self._reloading])
 
     async def _reload(self) -> bool:
-        before = self._authorization, self._files
+        before = self._used
         try:
             await self._read()
         except UNUSABLE as error:
             log.warning("cannot read the cluster configuration again", extra={"error": str(error)})
-        return (self._authorization, self._files) != before
+        return self._used != before
 
     async def _read(self) -> None:
         self._read_at = time.monotonic()
         if self._in_cluster:
-            self._use(_service_account())
+            self._use(credentials.service_account())
             return
         path = self._kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-        _must_exist(path)
-        configuration = Configuration()
         async with asyncio.timeout(PLUGIN_SECONDS):
-            loader = await load_kube_config(config_file=path, client_configuration=configuration, persist_config=False)
-        self.namespace = loader.current_context["context"].get("namespace") or "default"
-        self._use(configuration)
+            self._use(await credentials.kubeconfig(path))
 
-    def _use(self, configuration: Any) -> None:
-        self.server = configuration.host.rstrip("/")
-        self.server_name = configuration.tls_server_name
-        self.proxy = configuration.proxy or _proxy(self.server)
-        self._authorization = configuration.api_key.get("BearerToken", "").strip()
-        names = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
-        files = tuple(Path(name).read_bytes() if name else b"" for name in names)
-        if files != self._files or self.tls is True:
-            # Python 3.13 refuses CAs without key identifiers, which some clusters have and every Go client takes.
-            configuration.disable_strict_ssl_verification = True
-            self.tls = RESTClientObject(configuration).ssl_context
-            self._files = files
-
-
-def _in_cluster() -> bool:
-    return (
-        bool(os.environ.get(incluster_config.SERVICE_HOST_ENV_NAME))
-        and Path(incluster_config.SERVICE_TOKEN_FILENAME).is_file()
-    )
-
-
-def _service_account() -> Any:
-    configuration = Configuration()
-    incluster_config.InClusterConfigLoader(
-        token_filename=incluster_config.SERVICE_TOKEN_FILENAME,
-        cert_filename=incluster_config.SERVICE_CERT_FILENAME,
-        try_refresh_token=False,
-    ).load_and_set(configuration)
-    return configuration
-
-
-def _must_exist(paths: str) -> None:
-    """$KUBECONFIG may name several files; the library takes an absent one for empty and fails later, unclearly."""
-    if not any(path and Path(path).expanduser().is_file() for path in paths.split(os.pathsep)):
-        raise FileNotFoundError(f"no such file: {paths}")
+    def _use(self, found: Credentials) -> None:
+        if self.tls is True or found._replace(authorization="") != self._used._replace(authorization=""):
+            self.tls = found.tls()
+        self.server = found.server
+        self.namespace = found.namespace
+        self.server_name = found.server_name
+        self.proxy = found.proxy or _proxy(found.server)
+        self._authorization = found.authorization
+        self._used = found
 
 
 def _proxy(server: str) -> str | None:

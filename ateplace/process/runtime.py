@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -23,7 +24,7 @@ import uvloop
 
 from ateplace.errors import AteplaceError
 from ateplace.kube import Kube
-from ateplace.process import debug, logs
+from ateplace.process import logs
 from ateplace.process.health import LIMITS, Health
 from ateplace.process.http_server import Server
 from ateplace.settings import Settings
@@ -162,7 +163,8 @@ async def _main(settings: Settings, roles: Mapping[str, Role]) -> int:
         await health.start()
         stack.push_async_callback(health.stop, 1.0)
         if serve.debug_port:
-            debugging = debug.server(serve.debug_port)
+            # Hardly any process is asked for it, and every process would pay for the import.
+            debugging = importlib.import_module("ateplace.process.debug").server(serve.debug_port)
             await debugging.start()
             stack.push_async_callback(debugging.stop, 1.0)
         log.info("started", extra={"roles": sorted(roles), "health_port": health.port})

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes.aio.config import incluster_config
 
 from ateplace import errors
-from ateplace.kube import Kube, access, client
+from ateplace.kube import Kube, access, client, credentials
 from ateplace.kube.objects import Node, Pod
 from ateplace.settings import Cluster
 from local import ControlPlane
@@ -141,8 +140,7 @@ class Mounted:
         (directory / "ca.crt").write_bytes((plane.directory / "pki" / "ca.crt").read_bytes())
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(plane.port))
-        monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(self.token))
-        monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(directory / "ca.crt"))
+        monkeypatch.setattr(credentials, "SERVICE_ACCOUNT", directory)
 
     def rotate(self, account: str) -> None:
         collection = f"/api/v1/namespaces/{self._namespace}/serviceaccounts"

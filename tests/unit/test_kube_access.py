@@ -1,15 +1,21 @@
 """Where the configuration comes from, and that what is refused is read again."""
 
 import asyncio
+import base64
 import contextlib
 import json
 import ssl
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.config import load_kube_config
 
 from ateplace import errors
-from ateplace.kube import Kube, client
+from ateplace.kube import Kube, client, credentials
 from ateplace.kube.access import Access, _proxy
 from ateplace.kube.objects import Node
 from ateplace.settings import Cluster
@@ -151,6 +157,86 @@ def test_the_default_kubeconfig_is_the_one_of_the_environment(tmp_path: Path, mo
     access = asyncio.run(Access.load())
     assert access.server == "https://c.example:6443"
     assert isinstance(access.tls, ssl.SSLContext) and access.tls.check_hostname
+
+
+CLUSTERS: list[dict[str, Any]] = [
+    {},
+    {"certificate-authority": "ca.crt"},
+    {"certificate-authority-data": base64.b64encode(b"authority").decode(), "certificate-authority": "absent"},
+    {"insecure-skip-tls-verify": True, "tls-server-name": "api.example", "proxy-url": "http://proxy.example:3128"},
+]
+USERS: list[dict[str, Any]] = [
+    {},
+    {"token": "secret"},
+    {"tokenFile": "token", "token": "both"},
+    {"tokenFile": "token"},
+    {"client-certificate": "tls.crt", "client-key": "tls.key"},
+    {"client-certificate-data": base64.b64encode(b"c").decode(), "client-key-data": base64.b64encode(b"k").decode()},
+    {"username": "a", "password": "b"},
+]
+
+
+@pytest.mark.parametrize("user", USERS, ids=lambda user: ",".join(user) or "nothing")
+@pytest.mark.parametrize("cluster", CLUSTERS, ids=lambda cluster: ",".join(cluster) or "nothing")
+def test_a_kubeconfig_says_to_us_what_it_says_to_the_client_library(
+    tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any]
+) -> None:
+    path = Path(kubeconfig(tmp_path, "https://c.example:6443/", **user))
+    document = json.loads(path.read_text())
+    document["clusters"][0]["cluster"] |= cluster
+    path.write_text(json.dumps(document))
+    for name in ("ca.crt", "tls.crt", "tls.key", "token"):
+        (tmp_path / name).write_text(f"{name}\n")
+    library = Configuration()
+    asyncio.run(load_kube_config(config_file=str(path), client_configuration=library, persist_config=False))
+    files = (library.ssl_ca_cert, library.cert_file, library.key_file)
+    ca, certificate, key = (Path(file).read_bytes() if file else b"" for file in files)
+    assert asyncio.run(credentials.kubeconfig(str(path))) == credentials.Credentials(
+        library.host,
+        library.api_key.get("BearerToken", "").strip(),
+        ca,
+        certificate,
+        key,
+        verify=library.verify_ssl,
+        server_name=library.tls_server_name,
+        proxy=library.proxy,
+    )
+
+
+def test_of_several_kubeconfigs_the_first_to_say_something_counts_as_for_kubectl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    paths = []
+    for number in (1, 2):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        path = Path(kubeconfig(directory, f"https://c{number}.example", token=f"t{number}"))
+        document = json.loads(path.read_text())
+        document["current-context"] = "only" if number == 2 else "test"
+        context = {"cluster": "test", "user": "test", "namespace": "second"}
+        document["contexts"] += [{"name": "only", "context": context}] if number == 2 else []
+        path.write_text(json.dumps(document))
+        paths.append(path)
+    monkeypatch.setenv("KUBECONFIG", ":".join(map(str, paths)))
+    access = asyncio.run(Access.load())
+    assert (access.server, access.authorization(), access.namespace) == ("https://c1.example", "Bearer t1", "default")
+    paths[0].write_text(json.dumps(json.loads(paths[0].read_text()) | {"current-context": ""}))
+    access = asyncio.run(Access.load())
+    assert (access.server, access.authorization(), access.namespace) == ("https://c1.example", "Bearer t1", "second")
+
+
+def test_the_client_library_is_not_imported_for_a_kubeconfig_with_a_certificate_or_a_token(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path, "https://c.example:6443", token="t")
+    code = """
+import asyncio, sys
+from ateplace.kube import Kube
+from ateplace.settings import Cluster
+async def main(): await (await Kube.connect(Cluster(kubeconfig=sys.argv[1]))).close()
+asyncio.run(main())
+sys.exit("kubernetes" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code, path], check=True, timeout=60)
 
 
 @pytest.mark.parametrize(("given", "namespace"), [({"namespace": "demo"}, "demo"), ({}, "default")])

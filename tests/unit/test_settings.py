@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ateplace.errors import SettingsError
-from ateplace.settings import Settings, load
+from ateplace.settings import Settings, load, meanings
 
 
 def test_without_any_source_every_setting_has_its_default() -> None:
@@ -75,12 +75,14 @@ def test_the_kubelets_variables_for_our_own_services_are_no_settings() -> None:
 
 
 def test_every_setting_is_documented() -> None:
+    fields = set()
     for group, field in Settings.model_fields.items():
         model = field.annotation
         assert model is not None
         assert model.__doc__, group
-        for name, inner in model.model_fields.items():
-            assert inner.description, f"{group}.{name}"
+        fields |= {f"{group}.{name}" for name in model.model_fields}
+    assert set(meanings()) == fields
+    assert all(meaning.endswith(".") for meaning in meanings().values())
 
 
 def numbers() -> list[tuple[str, type, float]]:
