@@ -16,12 +16,15 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What ends us must not end the keeper before it has cleaned up."""
+PATIENCE = 20.0
+"""Seconds for directories that were made elsewhere to become empty."""
 
 
 class Keeper:
@@ -49,6 +52,10 @@ class Keeper:
     def spawn(self, name: str, argv: list[str], log: Path, env: dict[str, str] | None = None) -> int:
         """Start a process under a name that is free or whose process has ended; its output goes to `log`."""
         return int(self._order(do="spawn", name=name, argv=argv, log=str(log), env=env or dict(os.environ)))
+
+    def make(self, directory: Path) -> None:
+        """Make a directory elsewhere, a cgroup for one. It is removed with all that was started, when it is empty."""
+        self._order(do="make", name=str(directory))
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal; a process that has ended already is no error."""
@@ -111,8 +118,12 @@ def _be_a_child() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _obey(order: dict[str, Any], children: dict[str, subprocess.Popen[bytes]]) -> int | None:
+def _obey(order: dict[str, Any], children: dict[str, subprocess.Popen[bytes]], made: list[Path]) -> int | None:
     name = order["name"]
+    if order["do"] == "make":
+        Path(name).mkdir()
+        made.append(Path(name))
+        return None
     if order["do"] == "spawn":
         if name in children and children[name].poll() is None:
             raise ValueError("is running already")
@@ -141,6 +152,7 @@ def _obey(order: dict[str, Any], children: dict[str, subprocess.Popen[bytes]]) -
 def _keep(prefix: str) -> None:
     directory = tempfile.mkdtemp(prefix=prefix)
     children: dict[str, subprocess.Popen[bytes]] = {}
+    made: list[Path] = []
     try:
         _say(0, value=directory)
         for line in sys.stdin:
@@ -148,7 +160,7 @@ def _keep(prefix: str) -> None:
                 break  # its writer was killed meanwhile
             order = json.loads(line)
             try:
-                _say(order["order"], value=_obey(order, children))
+                _say(order["order"], value=_obey(order, children, made))
             except (OSError, ValueError, KeyError) as error:
                 _say(order["order"], error=f"{type(error).__name__}: {error}")
     finally:
@@ -159,6 +171,18 @@ def _keep(prefix: str) -> None:
         for child in children.values():
             child.wait()
         shutil.rmtree(directory, ignore_errors=True)
+        _remove(made)
+
+
+def _remove(made: list[Path]) -> None:
+    """A cgroup can be removed a moment after its last process has ended, children of what was started included."""
+    deadline = time.monotonic() + PATIENCE
+    for directory in made:
+        while directory.exists() and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+                break
+            time.sleep(0.02)
 
 
 def _say(order: int, **answer: Any) -> None:

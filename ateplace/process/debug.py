@@ -11,6 +11,7 @@ In a cluster: `kubectl port-forward pod/ateplace-extender-… 6060`, which ends 
 The CPU profile samples the main thread, where everything of ours runs, by a timer that counts CPU time only
 (ITIMER_PROF): an idle process gives no samples, and the cost is a few per cent while it runs. The heap profile is
 tracemalloc's: it makes allocations about half as fast again while it runs, and sees only what is allocated meanwhile.
+In a process that was started with PYTHONTRACEMALLOC=1 it is answered at once and shows all that was allocated since.
 """
 
 import asyncio
@@ -128,17 +129,18 @@ def _table(stacks: Counter[Stack], seconds: float) -> str:
 async def heap(seconds: float, _: str = "text") -> str:
     """Trace allocations for so long; the lines whose allocations are still there, the largest first."""
     if tracemalloc.is_tracing():
-        return "tracemalloc is on already (PYTHONTRACEMALLOC?): its memory is not ours to reset\n"
-    tracemalloc.start()
-    try:
-        await asyncio.sleep(seconds)
-        snapshot = tracemalloc.take_snapshot()
-    finally:
-        tracemalloc.stop()
+        snapshot, since = tracemalloc.take_snapshot(), "since the process began"
+    else:
+        tracemalloc.start()
+        try:
+            await asyncio.sleep(seconds)
+            snapshot, since = tracemalloc.take_snapshot(), f"within {seconds:g} s"
+        finally:
+            tracemalloc.stop()
     snapshot = snapshot.filter_traces([tracemalloc.Filter(False, tracemalloc.__file__)])
     found = snapshot.statistics("lineno")
     whole = sum(one.size for one in found)
-    lines = [f"{whole / 1024:.1f} KiB allocated within {seconds:g} s are still there", "     KiB   blocks  where"]
+    lines = [f"{whole / 1024:.1f} KiB allocated {since} are still there", "     KiB   blocks  where"]
     lines += [
         f"{one.size / 1024:8.1f} {one.count:8d}  {_short(one.traceback[0].filename)}:{one.traceback[0].lineno}"
         for one in found[:LINES]

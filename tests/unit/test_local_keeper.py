@@ -63,3 +63,20 @@ def test_who_is_killed_right_after_the_keepers_start_leaves_nothing(tmp_path: Pa
     code = "import os; from local.keeper import Keeper; kept = Keeper('ateplace-'); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"TMPDIR": str(tmp_path)}, timeout=60)
     assert until(lambda: not list(tmp_path.iterdir()))
+
+
+def test_a_directory_made_elsewhere_goes_with_a_keeper_whose_owner_is_killed(tmp_path: Path) -> None:
+    place, mine = tmp_path / "tmp", tmp_path / "elsewhere"
+    place.mkdir()
+    code = f"""
+import os
+from pathlib import Path
+from local.keeper import Keeper
+Keeper('ateplace-').make(Path({str(mine)!r}))
+print(Path({str(mine)!r}).is_dir(), flush=True)
+os.kill(os.getpid(), 9)
+"""
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, env=os.environ | {"TMPDIR": str(place)}, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "True\n"
+    assert until(lambda: not mine.exists() and not list(place.iterdir()))

@@ -1,6 +1,7 @@
 """Profiling on a real socket: the process that is profiled is a child, because its main thread must run the loop."""
 
 import contextlib
+import os
 import re
 import signal
 import socket
@@ -129,3 +130,18 @@ def test_the_debug_port_is_there_when_asked_for_and_on_loopback_only(tmp_path: P
 
 def test_the_debug_port_is_off_by_default() -> None:
     assert Settings().serve.debug_port == 0
+
+
+def test_a_process_that_traces_from_its_start_shows_its_whole_heap_at_once_and_goes_on_tracing() -> None:
+    code = """
+import asyncio, tracemalloc
+from ateplace.process import debug
+kept = [bytearray(100_000) for _ in range(10)]
+print(asyncio.run(debug.heap(300.0)))
+assert tracemalloc.is_tracing()
+"""
+    environment = os.environ | {"PYTHONTRACEMALLOC": "1"}
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert "allocated since the process began are still there" in done.stdout
+    assert re.search(r"^\s*9\d\d\.\d\s+\d+\s+<string>:4$", done.stdout, re.MULTILINE), done.stdout
