@@ -75,6 +75,10 @@ bench-headroom: setup ## A burst on a full cluster with and without headroom; dr
 bench-scale: setup ## Extender and reconciler on 1,000 nodes: time to claim them, memory, idle CPU (about 4 minutes)
 	$(BIN)/python -m bench.scale $(ARGS)
 
+.PHONY: reproduce-oom
+reproduce-oom: setup ## Grow a cluster until the roles run out of memory: when, and of what; writes docs/memory (5 to 15 minutes)
+	$(BIN)/python -m bench.oom $(ARGS)
+
 .PHONY: bench-start
 bench-start: setup ## How long an ateom takes to start on a real node, in parts; draws docs/images/start.svg (as root)
 	$(BIN)/python -m bench.start $(ARGS)

@@ -1,4 +1,4 @@
-"""A step chart as SVG, of our own: lines over seconds, with marks. Readable on light and dark pages (pure)."""
+"""A step chart as SVG, of our own: lines over seconds or a count, with marks, for light and dark pages (pure)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ class Line:
     dashed: bool = False
 
 
-def draw(title: str, lines: Sequence[Line], marks: Sequence[tuple[float, str]], end: float) -> str:
-    """The chart from 0 to `end` seconds."""
+def draw(title: str, lines: Sequence[Line], marks: Sequence[tuple[float, str]], end: float, *, unit: str = " s") -> str:
+    """The chart from 0 to `end` seconds, or whatever its unit is."""
     top = max((value for line in lines for _, value in line.points), default=1.0) + 1
 
     def x(seconds: float) -> float:
@@ -44,17 +44,19 @@ def draw(title: str, lines: Sequence[Line], marks: Sequence[tuple[float, str]], 
         f"<style>{STYLE}</style>",
         f'<text class="title" x="{LEFT}" y="18">{escape(title)}</text>',
     ]
-    for value in range(0, int(top) + 1, 2):
+    for value in range(0, int(top) + 1, _step(top, (2, 5, 10, 20, 50, 100))):
         parts.append(f'<path class="grid" d="M{LEFT} {y(value):.1f}H{x(end):.1f}"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value}</text>')
-    step = next(step for step in (1, 2, 5, 10, 20, 30, 60, 120, 600) if end / step <= 12)
+    step = _step(end, (1, 2, 5, 10, 20, 30, 60, 120, 600, 1000, 2000, 5000, 10000))
     parts += [
-        f'<text x="{x(tick):.1f}" y="{HEIGHT - 18}" text-anchor="middle">{tick} s</text>'
+        f'<text x="{x(tick):.1f}" y="{HEIGHT - 18}" text-anchor="middle">{tick:,}{unit if unit == " s" else ""}</text>'
         for tick in range(0, int(end) + 1, step)
     ]
-    for seconds, words in marks:
+    if unit != " s":
+        parts.append(f'<text x="{x(end) + 12:.1f}" y="{HEIGHT - 18}">{escape(unit.strip())}</text>')
+    for number, (seconds, words) in enumerate(marks):
         parts.append(f'<path class="mark" d="M{x(seconds):.1f} {TOP - 8}V{HEIGHT - BOTTOM}"/>')
-        parts.append(f'<text x="{x(seconds) + 4:.1f}" y="{TOP}">{escape(words)}</text>')
+        parts.append(f'<text x="{x(seconds) + 4:.1f}" y="{TOP + 14 * (number % 3)}">{escape(words)}</text>')
     for number, line in enumerate(lines):
         shift = (number - len(lines) / 2) * APART
         path = "".join(
@@ -70,3 +72,8 @@ def draw(title: str, lines: Sequence[Line], marks: Sequence[tuple[float, str]], 
         parts.append(f'<path class="line" stroke="{line.colour}"{dash} d="M{start} {height}h22"/>')
         parts.append(f'<text x="{start + 28}" y="{height + 4}">{escape(line.name)}</text>')
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _step(end: float, steps: Sequence[int]) -> int:
+    """Between two ticks, so that there are twelve at most."""
+    return next((step for step in steps if end / step <= 12), steps[-1])

@@ -1,11 +1,12 @@
-"""The population of a large cluster, for `bench.scale`: nodes that report, pools, ateoms and other pods."""
+"""The population of a large cluster, for `bench.scale` and `bench.oom`: nodes that report, pools, ateoms, others."""
 
 import asyncio
 import itertools
+import math
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Iterable
 from datetime import UTC, datetime
 
 from ateplace import errors, names
@@ -46,43 +47,67 @@ class Crowd:
     def __init__(self, plane: ControlPlane, nodes: list[str], pools: int) -> None:
         self.plane = plane
         self.nodes = nodes
-        self.namespaces = [f"team-{number}" for number in range(pools)]
+        self.namespaces: list[str] = []
         self.pools: dict[str, str] = {}
-        self._made = 0
+        """UIDs by namespace."""
+        self.ateoms = 0
+        self.others = 0
+        self._wanted = pools
 
     async def prepare(self, kube: Kube) -> None:
+        """As many pools as were asked for."""
+        await self.add_namespaces(kube, self._wanted)
+        await self.add_pools(kube, self._wanted)
+
+    async def add_namespaces(self, kube: Kube, count: int) -> None:
         async def make(namespace: str) -> None:
             await kube.create("/api/v1/namespaces", {"metadata": {"name": namespace}}, Bare)
             path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
             while not await there(kube, path):  # noqa: ASYNC110 - the controller manager sends no event for it
                 await asyncio.sleep(0.1)
+            self.namespaces.append(namespace)
+
+        first = len(self.namespaces)
+        await at_once((make(f"team-{number}") for number in range(first, first + count)), CREATORS)
+
+    async def add_pools(self, kube: Kube, count: int) -> None:
+        """In namespaces that have none yet."""
+
+        async def make(namespace: str) -> None:
             body = {
                 "apiVersion": "ate.dev/v1alpha1",
                 "kind": "WorkerPool",
                 "metadata": {"name": "pool"},
-                "spec": {"replicas": 0, "ateomImage": "registry.example/ateom:1"},
+                "spec": {
+                    "replicas": 0,
+                    "workerImage": "registry.example/ateom:1",
+                    "sandboxClasses": [{"name": "gvisor"}],
+                },
             }
             path = f"/apis/ate.dev/v1alpha1/namespaces/{namespace}/workerpools"
             self.pools[namespace] = (await kube.create(path, body, Bare)).metadata.uid
 
-        await at_once((make(namespace) for namespace in self.namespaces), CREATORS)
+        without = [namespace for namespace in self.namespaces if namespace not in self.pools]
+        await at_once((make(namespace) for namespace in without[:count]), CREATORS)
 
     async def fill(self, kube: Kube, ateoms: int, others: int) -> None:
-        """More pods, spread evenly over nodes and namespaces."""
+        """More pods. Each pool has so many nodes of its own that together they have all, and fills them evenly."""
+        pools = list(self.pools)
+        each = math.ceil(len(self.nodes) / len(pools))
 
-        def bodies() -> Iterator[Object]:
-            for number in range(ateoms + others):
-                self._made += 1
-                namespace = self.namespaces[self._made % len(self.namespaces)]
-                labels = {"app": "other"}
-                if number < ateoms:
-                    labels = {names.POOL_LABEL: "pool", names.POOL_UID_LABEL: self.pools[namespace]}
-                yield pod(namespace, self.nodes[self._made % len(self.nodes)], labels)
+        async def make(number: int, *, ateom: bool) -> None:
+            pool, turn = number % len(pools), number // len(pools) % each
+            namespace, node = pools[pool], self.nodes[(pool * each + turn) % len(self.nodes)]
+            ours = {names.POOL_LABEL: "pool", names.POOL_UID_LABEL: self.pools[namespace]}
+            body = pod(namespace, node, ours if ateom else {"app": "other"})
+            await kube.create(f"/api/v1/namespaces/{namespace}/pods", body, Bare)
+            self.ateoms += ateom
+            self.others += not ateom
 
-        async def make(body: Object) -> None:
-            await kube.create(f"/api/v1/namespaces/{body['metadata']['namespace']}/pods", body, Bare)
-
-        await at_once((make(body) for body in bodies()), CREATORS)
+        have = range(self.ateoms, self.ateoms + ateoms)
+        await at_once((make(number, ateom=True) for number in have), CREATORS)
+        have = range(self.others, self.others + others)
+        await at_once((make(number, ateom=False) for number in have), CREATORS)
 
     async def reference(self, kube: Kube) -> float:
         """Seconds for one bare patch to each node."""

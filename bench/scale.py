@@ -4,10 +4,12 @@
     make bench-scale ARGS="--nodes 200 --pools 50 --ateoms 1000 --others 1000 --more 2000 --idle 20"
     make bench-scale ARGS="--idle 0 --more 0"           only the claims, from cold (a 0 leaves a part out)
 
-The reference, in the same run: as many bare patches of the same size to the same nodes by the same client, as many at
-once. Both are done three times, in turns, and medians are compared. Pods are bound when they are created, and nobody
-runs them, so that nothing but us is at work. Memory, CPU time and bytes read are the kernel's figures for the process,
-and the time of a claim is read off its log: asking it while it works would slow it down.
+Two targets say how quickly it claims: from the start of the process to leading, with no other process holding the
+lease, in seconds of a quiet machine; and from leading to the last claim, against a reference in the same run: as many
+bare patches of the same size to the same nodes by the same client, as many at once. Both are done three times, in
+turns, and medians are compared. Pods are bound when they are created, and nobody runs them, so that nothing but us is
+at work. Memory, CPU time and bytes read are the kernel's figures for the process, and the time of a claim is read off
+its log: asking it while it works would slow it down.
 
 Idle means that each node reports every five minutes, as kubelets do when nothing changes (the bench does it for them:
 KWOK's first reports would come after its end), the lease is renewed and the full comparison runs. The last is measured
@@ -39,7 +41,8 @@ RUNS = 3
 ROUND = 15.0
 """Seconds in whose middle a full comparison is made."""
 MOST = {
-    "claimed_ratio": 1.5,
+    "leading_median_s": 0.8,
+    "claimed_after_leading_ratio": 1.2,
     "peak_mib": 128.0,
     "idle_cpu_percent": 1.0,
     "bytes_per_other": 16.0,
@@ -196,6 +199,7 @@ def bench(options: argparse.Namespace) -> dict[str, float | list[float]]:
             "claimed_s": claimed,
             "claimed_ratio": took / usual,
             "leading_s": led,
+            "leading_median_s": leading,
             "claimed_after_leading_ratio": (took - leading) / usual,
         }
         print(f"bare patches: {_listed(bare)}")
