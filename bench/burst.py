@@ -33,13 +33,13 @@ import httpx
 
 from ateplace import names
 from ateplace.cluster.records import TEMPLATE_LABEL
+from ateplace.extender.claim_writer import Written
 from ateplace.kube import Kube
+from ateplace.local import ControlPlane, substrate, webhooks
+from ateplace.local.api import Object
+from ateplace.local.scheduling import Scheduling
 from ateplace.settings import Cluster, Settings
 from bench.recorder import Recorder, Result, api_requests, bindings, cpu_seconds, early, process_with
-from extender.claim_writer import Written
-from local import ControlPlane, substrate, webhooks
-from local.api import Object
-from local.scheduling import Scheduling
 
 STOCK = "stock"
 NAMESPACE, REVIEWED = "burst", "burst-reviewed"

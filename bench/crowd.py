@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from ateplace import errors, names
 from ateplace.kube import Kube
 from ateplace.kube.objects import Bare
-from local import ControlPlane
-from local.api import Object
-from local.kubeconfig import connect
+from ateplace.local import ControlPlane
+from ateplace.local.api import Object
+from ateplace.local.kubeconfig import connect
 
 WORKERS = 16
 """Patches under way at once, ours and the reference's."""

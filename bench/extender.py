@@ -24,16 +24,16 @@ from typing import Any, cast
 import uvloop
 
 from ateplace import names
+from ateplace.certs import files
+from ateplace.certs.authority import Use, Wanted, issue, make_authority
+from ateplace.certs.source import CertificateSource
 from ateplace.clock import boottime
 from ateplace.cluster.feed import View
+from ateplace.extender.app import Application
+from ateplace.extender.verbs import Verbs
 from ateplace.kube import Kube
 from ateplace.process.http_server import Server, limits
 from ateplace.settings import Settings
-from certs import files
-from certs.authority import Use, Wanted, issue, make_authority
-from certs.source import CertificateSource
-from extender.app import Application
-from extender.verbs import Verbs
 from tests.unit.cluster import atelet, node, pod, pool, template
 
 TARGET = 2.0

@@ -27,17 +27,17 @@ from rich.console import Console
 from rich.table import Table
 
 from ateplace import names
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.burst import BURST, SLOT, SLOTS, Recorder, Stage, is_ready
+from ateplace.local.headroom_scene import experiment, timeline
+from ateplace.local.kubelets import START_DELAY
+from ateplace.local.pods import Installation
+from ateplace.local.progress import say
+from ateplace.local.scene import OVERLAY
+from ateplace.local.witness import Witness
 from bench.chart import Line, draw
 from bench.recorder import Recorder as Watched
-from local import ControlPlane, substrate
-from local.api import Object
-from local.burst import BURST, SLOT, SLOTS, Recorder, Stage, is_ready
-from local.headroom_scene import experiment, timeline
-from local.kubelets import START_DELAY
-from local.pods import Installation
-from local.progress import say
-from local.scene import OVERLAY
-from local.witness import Witness
 
 IMAGE = Path(__file__).parents[1] / "docs" / "images" / "headroom.svg"
 MOST = 1.25

@@ -26,15 +26,15 @@ from pathlib import Path
 from typing import Final
 
 from ateplace import names
+from ateplace.local import ApiError, ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.pods import Installation
+from ateplace.local.progress import say
+from ateplace.local.scene import OVERLAY
+from ateplace.local.strangers import Strangers
 from bench.headroom import lives
 from bench.odd_pods import POOL, OddPods
 from bench.recorder import Recorder
-from local import ApiError, ControlPlane, substrate
-from local.api import Object
-from local.pods import Installation
-from local.progress import say
-from local.scene import OVERLAY
-from local.strangers import Strangers
 
 INNOCENT, HOSTILE = "innocent", "hostile"
 ROLES: Final = ("webhook", "extender", "reconciler")

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Final, Protocol
 
-from local.keeper import Keeper
-from local.realnode.cgroups import Hierarchy, enter, hierarchies
+from ateplace.local.keeper import Keeper
+from ateplace.local.realnode.cgroups import Hierarchy, enter, hierarchies
 
 PREFIX: Final = "ateplace-memory-"
 MIB: Final = 2**20

@@ -21,9 +21,9 @@ from typing import Any
 
 import httpx
 
+from ateplace.local import browser
+from ateplace.local.browser import Page
 from bench.map_cluster import ZONES, Cluster
-from local import browser
-from local.browser import Page
 
 MOST = {"first_picture_s": 2.0, "burst_longest_frame_ms": 100.0, "server_peak_mib": 200.0}
 FRAMES = """

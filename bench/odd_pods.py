@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ateplace import names
 from ateplace.kube.objects import MIRROR_ANNOTATION
-from local.api import Object
+from ateplace.local.api import Object
 
 POOL: Final = "theirs"
 AMOUNTS: Final = ("0", "1", "1n", "1500m", "0.5", "1e3", "12345678901234", "1Ei", "9223372036854775807")

@@ -35,16 +35,16 @@ import yaml
 from ateplace import names
 from ateplace.errors import LocalError
 from ateplace.kube import Kube
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.ports import Reservations
+from ateplace.local.program import ateplace
+from ateplace.local.scheduling import Scheduling
 from ateplace.quantities import quantity
 from ateplace.settings import Cluster
 from bench import oom_report
 from bench.crowd import Crowd
 from bench.limits import MIB, Cgroup, Data, Limit, kernel, parent
 from bench.oom_report import KINDS, Death, Figures, Size, Step
-from local import ControlPlane, substrate
-from local.ports import Reservations
-from local.program import ateplace
-from local.scheduling import Scheduling
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = ROOT / "docs" / "memory"

@@ -25,11 +25,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ateplace.local import ControlPlane, substrate, webhooks
+from ateplace.local.scheduling import Scheduling
 from bench.burst import NODE_CPU, SMALL, STOCK, Bench, stock
 from bench.curves import Curve, draw
 from bench.recorder import Result
-from local import ControlPlane, substrate, webhooks
-from local.scheduling import Scheduling
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 KINDS = ("stock", "extender")

@@ -16,9 +16,9 @@ from pathlib import Path
 import httpx
 
 from ateplace import names
-from local.api import Object
-from local.kubeconfig import connect
-from local.plane import ControlPlane
+from ateplace.local.api import Object
+from ateplace.local.kubeconfig import connect
+from ateplace.local.plane import ControlPlane
 
 TAIL = 64 * 1024
 VERSION = re.compile(rb'"resourceVersion":"(\d+)"')

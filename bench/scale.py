@@ -29,12 +29,12 @@ import httpx
 
 from ateplace import names
 from ateplace.kube import Kube
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.ports import Reservations
+from ateplace.local.scheduling import Scheduling
 from ateplace.settings import Cluster, Reconciler
 from bench.crowd import WORKERS, Crowd, Reports
 from bench.recorder import cpu_seconds
-from local import ControlPlane, substrate
-from local.ports import Reservations
-from local.scheduling import Scheduling
 
 COMPARED = "ateplace_full_comparisons_total"
 RUNS = 3

@@ -27,15 +27,15 @@ from rich.console import Console
 from rich.table import Table
 
 from ateplace import names
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.commands import REAL
+from ateplace.local.pods import Installation
+from ateplace.local.progress import say
+from ateplace.local.realnode import RealNode, unfit
+from ateplace.local.scene import OVERLAY
 from bench import bars
 from bench.recorder import Recorder
-from local import ControlPlane, substrate
-from local.api import Object
-from local.commands import REAL
-from local.pods import Installation
-from local.progress import say
-from local.realnode import RealNode, unfit
-from local.scene import OVERLAY
 
 IMAGE = Path(__file__).parents[1] / "docs" / "images" / "start.svg"
 NAMESPACE, POOL = "bench", "web"

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from msgspec import Struct, to_builtins
 
-from local.progress import say
-from local.versions import SUPPORTED, VARIABLE
+from ateplace.local.progress import say
+from ateplace.local.versions import SUPPORTED, VARIABLE
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "versions.json"
@@ -55,7 +55,7 @@ def run(minor: str, *, core: bool = False) -> Run:
     """Everything on one version; raises CalledProcessError when there is no control plane to run it on."""
     versions = SUPPORTED[minor]
     environment = os.environ | {VARIABLE: minor}
-    subprocess.run([sys.executable, "-m", "local"], cwd=ROOT, env=environment, check=True)
+    subprocess.run([sys.executable, "-m", "ateplace.local"], cwd=ROOT, env=environment, check=True)
     found = Run(versions.kubernetes, versions.etcd, datetime.now(UTC).date().isoformat())
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:

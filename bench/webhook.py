@@ -29,10 +29,10 @@ from typing import Any
 
 import jsonpatch
 
+from ateplace.certs import authority
+from ateplace.local import cache, golang
 from ateplace.settings import BUSYBOX
-from certs import authority
-from local import cache, golang
-from webhook.wait_container import SCRIPT
+from ateplace.webhook.wait_container import SCRIPT
 
 MODULE = Path(__file__).parent / "webhook_go"
 POOL, UID = "agents/research", "0b0ebb4c-6ff4-4a52-a9e1-a3b1f1b2c3d4"

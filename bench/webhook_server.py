@@ -10,8 +10,8 @@ import uvloop
 from ateplace.process import logs
 from ateplace.process.http_server import Server, limits
 from ateplace.settings import Settings
-from webhook.app import application
-from webhook.mutate import rules
+from ateplace.webhook.app import application
+from ateplace.webhook.mutate import rules
 
 
 class OnePool:

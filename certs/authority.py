@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from ateplace.certs.pem import FOREIGN_ERRORS, Pair, dns_names, issuer_of, load_key, load_pair
 from ateplace.errors import CertificateError
-from certs.pem import FOREIGN_ERRORS, Pair, dns_names, issuer_of, load_key, load_pair
 
 BACKDATE: Final = timedelta(hours=1)
 RENEW_AT: Final = 2 / 3

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ateplace import names
+from ateplace.certs.authority import Use, Wanted
 from ateplace.settings import Settings
-from certs.authority import Use, Wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from contextlib import suppress
 from datetime import datetime
 from typing import IO, Final
 
+from ateplace.certs.authority import Use, Wanted, flaw
+from ateplace.certs.files import Material
+from ateplace.certs.pem import Pair, bundle, load_certificates
 from ateplace.errors import CertificateError
-from certs.authority import Use, Wanted, flaw
-from certs.files import Material
-from certs.pem import Pair, bundle, load_certificates
 
 ROUNDS: Final = 10
 """Turns of a handshake in memory; it takes three."""

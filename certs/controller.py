@@ -16,17 +16,17 @@ from typing import Final
 from cryptography import x509
 
 from ateplace import names
+from ateplace.certs import files, metrics, rotation
+from ateplace.certs.authority import issue, make_authority
+from ateplace.certs.catalogue import catalogue
+from ateplace.certs.inject import Injector
+from ateplace.certs.pem import bundle
+from ateplace.certs.scheduler import Scheduler, SchedulerDeployment
+from ateplace.certs.store import PREVIOUS, Store
+from ateplace.certs.survey import Survey, survey
 from ateplace.errors import AteplaceError, CertificateError, Conflict, KubeError
 from ateplace.kube import Kube
 from ateplace.settings import Settings
-from certs import files, metrics, rotation
-from certs.authority import issue, make_authority
-from certs.catalogue import catalogue
-from certs.inject import Injector
-from certs.pem import bundle
-from certs.scheduler import Scheduler, SchedulerDeployment
-from certs.store import PREVIOUS, Store
-from certs.survey import Survey, survey
 
 log = logging.getLogger(__name__)
 

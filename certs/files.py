@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ateplace.certs.pem import Pair
 from ateplace.errors import CertificateError
-from certs.pem import Pair
 
 CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"

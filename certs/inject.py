@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
+from ateplace.certs import metrics
 from ateplace.errors import NotFound
 from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Metadata
 from ateplace.kube.watch import Watch
-from certs import metrics
 
 
 class ClientConfig(Struct):

@@ -7,8 +7,8 @@ from typing import Final
 
 from cryptography import x509
 
+from ateplace.certs.authority import life
 from ateplace.process import metrics
-from certs.authority import life
 
 EXPIRY: Final = metrics.gauge(
     "certificate_expiry_timestamp_seconds", "When a certificate expires (Unix time).", ["certificate"]

@@ -9,12 +9,12 @@ scheduler calls us, in the kube-scheduler-config mode) an administrator restarts
 
 from typing import Protocol
 
+from ateplace.certs import rotation
+from ateplace.certs.store import Store
 from ateplace.errors import CertificateError, Forbidden, NotFound
 from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Deployment
 from ateplace.names import SCHEDULER_CERTIFICATE, TRUST_ANNOTATION
-from certs import rotation
-from certs.store import Store
 
 
 class Scheduler(Protocol):

@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from ateplace.certs import context, files, metrics
+from ateplace.certs.pem import load_certificates
 from ateplace.errors import CertificateError
-from certs import context, files, metrics
-from certs.pem import load_certificates
 
 log = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from typing import Final
 from cryptography import x509
 from msgspec import Struct
 
+from ateplace.certs import files
+from ateplace.certs.pem import Pair, load_certificates
 from ateplace.errors import CertificateError, NotFound
 from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Metadata
-from certs import files
-from certs.pem import Pair, load_certificates
 
 PREVIOUS: Final = "previous.crt"
 TYPE: Final = "kubernetes.io/tls"

@@ -7,13 +7,13 @@ from datetime import datetime
 from cryptography import x509
 
 from ateplace import names
+from ateplace.certs import authority, files, rotation
+from ateplace.certs.catalogue import Entry
+from ateplace.certs.inject import Configuration, Injector, repair
+from ateplace.certs.pem import bundle, fingerprint, issuer_of, load_certificates, load_pair
+from ateplace.certs.scheduler import Scheduler
+from ateplace.certs.store import PREVIOUS, Secret, Store
 from ateplace.errors import CertificateError, Forbidden
-from certs import authority, files, rotation
-from certs.catalogue import Entry
-from certs.inject import Configuration, Injector, repair
-from certs.pem import bundle, fingerprint, issuer_of, load_certificates, load_pair
-from certs.scheduler import Scheduler
-from certs.store import PREVIOUS, Secret, Store
 
 
 @dataclass(frozen=True, slots=True)

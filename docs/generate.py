@@ -22,20 +22,21 @@ from typing import Any, get_args
 import typer
 
 from ateplace.cli.doctor.versions import lacks
+from ateplace.local.versions import SUPPORTED
 from ateplace.process import metrics
 from ateplace.settings import FILE_VARIABLE, PREFIX, Settings, meanings
-from local.versions import SUPPORTED
 
 DOCS = Path(__file__).parent
 
-PACKAGES = ("ateplace", "certs", "webhook", "extender", "reconciler")
+PACKAGES = ("ateplace", "ateplace.certs", "ateplace.webhook", "ateplace.extender", "ateplace.reconciler")
+NOT_SHIPPED = "ateplace.local"
 BEGIN, END = "<!-- generated: {} -->", "<!-- /generated -->"
 WHO = {
     "ateplace": "Every process, unless it says otherwise",
-    "certs": "Certificates (every process that has or makes one)",
-    "webhook": "Webhook",
-    "extender": "Extender",
-    "reconciler": "Reconciler (the leader, unless it says otherwise)",
+    "ateplace.certs": "Certificates (every process that has or makes one)",
+    "ateplace.webhook": "Webhook",
+    "ateplace.extender": "Extender",
+    "ateplace.reconciler": "Reconciler (the leader, unless it says otherwise)",
 }
 
 
@@ -85,16 +86,15 @@ def bounds(constraints: list[Any]) -> str:
 
 def metrics_by_package() -> dict[str, list[tuple[str, str, str, str]]]:
     """Package to (name, type, labels, documentation) of every metric that any of our modules registers."""
-    for package in PACKAGES:
-        for info in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-            if not info.name.endswith(("__main__", ".cli")):
-                importlib.import_module(info.name)
+    for info in pkgutil.walk_packages(importlib.import_module("ateplace").__path__, "ateplace."):
+        if not info.name.startswith(NOT_SHIPPED) and not info.name.endswith(("__main__", ".cli")):
+            importlib.import_module(info.name)
     owners: dict[int, str] = {}
     for name, module in sorted(sys.modules.items()):
-        if name.split(".")[0] in PACKAGES:
+        if owner := _owner(name):
             for value in vars(module).values():
                 if value.__hash__ and value in metrics.REGISTRY._collector_to_names:
-                    owners.setdefault(id(value), name.split(".")[0])
+                    owners.setdefault(id(value), owner)
     found = defaultdict(list)
     for collector in metrics.REGISTRY._collector_to_names:
         for family in collector.describe() if hasattr(collector, "describe") else ():
@@ -104,6 +104,12 @@ def metrics_by_package() -> dict[str, list[tuple[str, str, str, str]]]:
                 row = (name, family.type, ", ".join(labels), family.documentation)
                 found[owners.get(id(collector), "ateplace")].append(row)
     return {package: sorted(found[package]) for package in PACKAGES}
+
+
+def _owner(module: str) -> str:
+    """The package of ours that a module belongs to; empty for one of others."""
+    found = [package for package in PACKAGES if f"{module}.".startswith(f"{package}.")]
+    return max(found, key=len, default="")
 
 
 def metrics_tables() -> str:
@@ -186,8 +192,9 @@ def modules_page() -> str:
 
 
 def _module(path: Path, root: Path) -> str:
-    relative = path.relative_to(root)
-    return f"| [{'.'.join(relative.with_suffix('').parts)}](../{relative}) | {_summary(path)} |"
+    name = ".".join(path.relative_to(root).with_suffix("").parts)
+    # By a directory's own name: pages on the web do not follow links.
+    return f"| [{name}](../{path.resolve().relative_to(root.resolve())}) | {_summary(path)} |"
 
 
 def _summary(path: Path) -> str:

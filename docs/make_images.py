@@ -14,10 +14,10 @@ from ateplace.cli.doctor.command import examine
 from ateplace.cli.findings import table
 from ateplace.cli.status import look, screen
 from ateplace.kube import Kube
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.pods import Installation
+from ateplace.local.scene import OVERLAY
 from ateplace.settings import Settings, load
-from local import ControlPlane, substrate
-from local.pods import Installation
-from local.scene import OVERLAY
 
 IMAGES = Path(__file__).parent / "images"
 ROOM = {"requests": {"cpu": "500m", "memory": "512Mi"}}

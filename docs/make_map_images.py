@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 from ateplace.cli.map.recording import read
+from ateplace.local import ControlPlane, browser, substrate
+from ateplace.local.browser import Page
+from ateplace.local.pods import Installation
+from ateplace.local.scene import OVERLAY, start_map
 from docs.map_animation import animated
-from local import ControlPlane, browser, substrate
-from local.browser import Page
-from local.pods import Installation
-from local.scene import OVERLAY, start_map
 
 IMAGES = Path(__file__).parent / "images"
 ZONES = {"zone-a": 14, "zone-b": 14, "zone-c": 14}

@@ -17,15 +17,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ateplace import errors, names
+from ateplace.certs.catalogue import service_names
+from ateplace.certs.source import CertificateSource
 from ateplace.cluster.feed import View
 from ateplace.cluster.state import State
+from ateplace.extender import metrics, protocol
+from ateplace.extender.context import TryAgain
+from ateplace.extender.verbs import Verbs
 from ateplace.process.http_server import Server, limits
 from ateplace.process.runtime import Runtime
-from certs.catalogue import service_names
-from certs.source import CertificateSource
-from extender import metrics, protocol
-from extender.context import TryAgain
-from extender.verbs import Verbs
 
 log = logging.getLogger(__name__)
 

@@ -27,10 +27,10 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import FINISHED
 from ateplace.cluster.resources import Amounts, host_ports, pack, requests, total
 from ateplace.cluster.state import Node, Reading
+from ateplace.extender import metrics
 from ateplace.kube import Kube, paths, selectors
 from ateplace.kube.objects import Metadata, Pod
 from ateplace.settings import Substrate
-from extender import metrics
 
 log = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ from ateplace.clock import boottime
 from ateplace.cluster.feed import View
 from ateplace.cluster.ledger import READ, Ledger
 from ateplace.cluster.records import PodRecord, pool_record
+from ateplace.extender import served
+from ateplace.extender.demand import Demand
+from ateplace.extender.rules import Limits, limits
+from ateplace.extender.served import Wanted
+from ateplace.extender.victims import Victims
 from ateplace.kube import Kube, paths
 from ateplace.kube.objects import WorkerPool
 from ateplace.settings import Settings
-from extender import served
-from extender.demand import Demand
-from extender.rules import Limits, limits
-from extender.served import Wanted
-from extender.victims import Victims
 
 
 class TryAgain(errors.AteplaceError):

@@ -4,8 +4,8 @@ from msgspec import Struct
 
 from ateplace.cluster.records import PodRecord, pod_record
 from ateplace.cluster.resources import Shape, host_ports
+from ateplace.extender.protocol import BadCall
 from ateplace.kube.objects import Pod, PodSpec
-from extender.protocol import BadCall
 
 
 class Demand(Struct, frozen=True, gc=False):

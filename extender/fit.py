@@ -14,8 +14,8 @@ from ateplace.cluster import claims
 from ateplace.cluster.claim_patch import ANNOTATION_BYTES
 from ateplace.cluster.resources import CPU, MEMORY, PODS
 from ateplace.cluster.state import Node, Reading
-from extender.context import Case
-from extender.served import SHARED, Service, judge
+from ateplace.extender.context import Case
+from ateplace.extender.served import SHARED, Service, judge
 
 SPARE_BYTES: Final = 4096
 """So much of a Node's annotations is left to others, and to claims of pods that are there already."""

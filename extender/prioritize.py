@@ -5,12 +5,12 @@ from typing import Final
 
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.state import Node, Warmth
+from ateplace.extender import metrics
+from ateplace.extender.context import Case, Context
+from ateplace.extender.demand import demand, read_pod
+from ateplace.extender.fit import drop
+from ateplace.extender.protocol import ExtenderArgs, HostPriority
 from ateplace.settings import Settings
-from extender import metrics
-from extender.context import Case, Context
-from extender.demand import demand, read_pod
-from extender.fit import drop
-from extender.protocol import ExtenderArgs, HostPriority
 
 BASE: Final = {Warmth.READY: 6, Warmth.CLAIMED: 3, Warmth.COLD: 0}
 

@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.pool_rules import NONE, PoolRules, Quota
 from ateplace.cluster.state import Node, Pool, PoolOnNode, State
-from extender.demand import Demand
+from ateplace.extender.demand import Demand
 
 PREFIX: Final = "rule "
 UNREADABLE: Final = "rule that cannot be read"

@@ -3,16 +3,16 @@
 from typing import Any
 
 from ateplace.cluster.feed import View
+from ateplace.extender import decision_log
+from ateplace.extender.claim_writer import ClaimWriter
+from ateplace.extender.context import Context
+from ateplace.extender.filter.handler import Filter
+from ateplace.extender.preempt.evict import Evictions
+from ateplace.extender.preempt.handler import Preempt
+from ateplace.extender.prioritize import Prioritize
+from ateplace.extender.victims import Victims
 from ateplace.kube import Kube
 from ateplace.settings import Settings
-from extender import decision_log
-from extender.claim_writer import ClaimWriter
-from extender.context import Context
-from extender.filter.handler import Filter
-from extender.preempt.evict import Evictions
-from extender.preempt.handler import Preempt
-from extender.prioritize import Prioritize
-from extender.victims import Victims
 
 
 class Verbs:

@@ -4,8 +4,8 @@ A node without the label is in a zone of its own, together with all others that 
 zone there is nothing to choose, and nothing is counted.
 """
 
-from extender.context import Case
-from extender.fit import capacity
+from ateplace.extender.context import Case
+from ateplace.extender.fit import capacity
 
 
 def zoned(case: Case) -> bool:

@@ -1,6 +1,6 @@
 """A real Kubernetes control plane on loopback, and stand-ins for Agent Substrate.
 
-    from local import ControlPlane
+    from ateplace.local import ControlPlane
 
     with ControlPlane(nodes=20) as plane:
         print(plane.kubectl("get", "nodes"))
@@ -8,7 +8,7 @@
 Used by `make run`, the tests and the benchmarks alike; never part of the image.
 """
 
-from local.api import ApiError
-from local.plane import ControlPlane
+from ateplace.local.api import ApiError
+from ateplace.local.plane import ControlPlane
 
 __all__ = ["ApiError", "ControlPlane"]

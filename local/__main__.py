@@ -1,4 +1,4 @@
-"""`python -m local`: have the control plane's binaries ready, with progress.
+"""`python -m ateplace.local`: have the control plane's binaries ready, with progress.
 
 `--node`: those of real nodes too, where one can run. `--can-run-nodes` says instead why none can here,
 `--drop-build-cache` frees disk space, `--generate-modules [MINOR…]` writes what the binaries are built from, and
@@ -8,11 +8,11 @@
 import sys
 
 from ateplace.errors import LocalError
-from local import golang, modules
-from local.binaries import drop_build_cache, resolve
-from local.progress import say
-from local.realnode import unfit
-from local.versions import NODE_BINARIES, SUPPORTED, chosen
+from ateplace.local import golang, modules
+from ateplace.local.binaries import drop_build_cache, resolve
+from ateplace.local.progress import say
+from ateplace.local.realnode import unfit
+from ateplace.local.versions import NODE_BINARIES, SUPPORTED, chosen
 
 
 def main() -> int:

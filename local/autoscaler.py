@@ -1,4 +1,4 @@
-"""`python -m local.autoscaler KUBECONFIG`: a small stand-in for cluster-autoscaler, for one group of equal nodes.
+"""`python -m ateplace.local.autoscaler KUBECONFIG`: a small stand-in for cluster-autoscaler, for equal nodes.
 
 What it decides is in `local.scaling`. A pod gets a node after it has waited for `--delay` seconds, and a node goes
 after it was not needed for `--idle` seconds, both by our own clock, from when we first saw it so. A node that goes is
@@ -16,10 +16,10 @@ from typing import Final
 import httpx
 
 from ateplace.cluster.resources import amounts
-from local.api import Api, ApiError
-from local.kubeconfig import connect
-from local.scaling import GROUP_LABEL, TAINT, Load, Machine, Since, grow, load, machine, shrink, waiting
-from local.substrate import VERSION, VERSION_LABEL
+from ateplace.local.api import Api, ApiError
+from ateplace.local.kubeconfig import connect
+from ateplace.local.scaling import GROUP_LABEL, TAINT, Load, Machine, Since, grow, load, machine, shrink, waiting
+from ateplace.local.substrate import VERSION, VERSION_LABEL
 
 POLL_SECONDS: Final = 0.25
 
@@ -96,7 +96,9 @@ def _say(line: str) -> None:
 
 def main() -> None:
     """Look and act until we are stopped; a restart of the API server is waited out."""
-    parser = argparse.ArgumentParser(prog="python -m local.autoscaler", description="Adds nodes when pods wait.")
+    parser = argparse.ArgumentParser(
+        prog="python -m ateplace.local.autoscaler", description="Adds nodes when pods wait."
+    )
     parser.add_argument("kubeconfig", type=Path)
     parser.add_argument("--cpu", default="8")
     parser.add_argument("--memory", default="32Gi")

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ateplace.errors import LocalError
-from local import cache, downloads, golang
-from local.progress import Say, say
-from local.versions import BINARIES, Binary, chosen
+from ateplace.local import cache, downloads, golang
+from ateplace.local.progress import Say, say
+from ateplace.local.versions import BINARIES, Binary, chosen
 
 GIVEN = ("ATEPLACE_CONTROL_PLANE_BIN", "KUBEBUILDER_ASSETS")
 VERSION = re.compile(r"(?P<minor>\d+\.\d+)\.\d+\S*")

@@ -17,10 +17,10 @@ from typing import Final
 import httpx
 
 from ateplace import names
-from local import substrate
-from local.api import ApiError, Object
-from local.kubeconfig import connect
-from local.plane import ControlPlane
+from ateplace.local import substrate
+from ateplace.local.api import ApiError, Object
+from ateplace.local.kubeconfig import connect
+from ateplace.local.plane import ControlPlane
 
 SLOT: Final = {"cpu": "500m", "memory": "512Mi"}
 NODES, SLOTS, FREE = 4, 12, 7
@@ -173,7 +173,7 @@ class Stage:
 
     def start_autoscaler(self, *, delay: float, idle: float = 3600.0, most: int = 4) -> None:
         options = {"cpu": NODE_CPU, "memory": NODE_MEMORY, "delay": delay, "idle": idle, "most": most, "prefix": PREFIX}
-        argv = [sys.executable, "-m", "local.autoscaler", str(self.plane.kubeconfig)]
+        argv = [sys.executable, "-m", "ateplace.local.autoscaler", str(self.plane.kubeconfig)]
         self._scaler = True
         self.plane.run("autoscaler", [*argv, *(f"--{key}={value}" for key, value in options.items())])
 

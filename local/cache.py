@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from local.progress import Say
-from local.versions import chosen
+from ateplace.local.progress import Say
+from ateplace.local.versions import chosen
 
 
 def root() -> Path:

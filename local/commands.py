@@ -9,7 +9,7 @@ import httpx
 import yaml
 
 if TYPE_CHECKING:
-    from local.plane import ControlPlane
+    from ateplace.local.plane import ControlPlane
 
 REAL = "local.ateplace/real"
 """Label of nodes with a kubelet of their own, which KWOK leaves alone."""
@@ -90,7 +90,7 @@ def _egress_selector(plane: "ControlPlane") -> Path:
 
 
 def tunnel(plane: "ControlPlane") -> list[str]:
-    return [sys.executable, "-m", "local.realnode.tunnel", str(plane.egress), str(plane.directory / "nodes")]
+    return [sys.executable, "-m", "ateplace.local.realnode.tunnel", str(plane.egress), str(plane.directory / "nodes")]
 
 
 def controller_manager(plane: "ControlPlane") -> list[str]:

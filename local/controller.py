@@ -1,4 +1,4 @@
-"""`python -m local.controller KUBECONFIG`: the stand-in for Agent Substrate's controller.
+"""`python -m ateplace.local.controller KUBECONFIG`: the stand-in for Agent Substrate's controller.
 
 Turns every WorkerPool into its Deployment by server-side apply, and copies its replicas into its status. As upstream,
 it does nothing on a WorkerPool's deletion.
@@ -17,10 +17,10 @@ from pathlib import Path
 
 import httpx
 
-from local.api import Api, ApiError, Object
-from local.burst import is_ready
-from local.kubeconfig import connect
-from local.substrate import KVM, KVM_LABEL, deployment
+from ateplace.local.api import Api, ApiError, Object
+from ateplace.local.burst import is_ready
+from ateplace.local.kubeconfig import connect
+from ateplace.local.substrate import KVM, KVM_LABEL, deployment
 
 ALL_POOLS = "/apis/ate.dev/v1alpha1/workerpools"
 ALL_DEPLOYMENTS = "/apis/apps/v1/deployments"

@@ -18,9 +18,9 @@ from pathlib import Path
 import httpx
 
 from ateplace.errors import LocalError
-from local import cache
-from local.progress import Say, Ticker
-from local.versions import ARCH, OS, Binary, chosen
+from ateplace.local import cache
+from ateplace.local.progress import Say, Ticker
+from ateplace.local.versions import ARCH, OS, Binary, chosen
 
 PINS = Path(__file__).with_name("pins.txt")
 PATIENCE = 3.0

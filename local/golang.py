@@ -11,10 +11,10 @@ import zipfile
 from pathlib import Path
 
 from ateplace.errors import LocalError
-from local import cache, versions
-from local.keeper import Keeper
-from local.progress import Say, Ticker
-from local.versions import Binary
+from ateplace.local import cache, versions
+from ateplace.local.keeper import Keeper
+from ateplace.local.progress import Say, Ticker
+from ateplace.local.versions import Binary
 
 MODULE = Path(__file__).parent / "gomod"
 GO_LOCK = Path(__file__).parent / "go.lock"

@@ -8,13 +8,13 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from local import substrate
-from local.burst import BURST, FREE, HEADROOM, NODES, Counts, Recorder, Stage
-from local.plane import ControlPlane
-from local.pods import Installation
-from local.progress import say
-from local.scene import OVERLAY, hand_over, start_map
-from local.witness import Witness
+from ateplace.local import substrate
+from ateplace.local.burst import BURST, FREE, HEADROOM, NODES, Counts, Recorder, Stage
+from ateplace.local.plane import ControlPlane
+from ateplace.local.pods import Installation
+from ateplace.local.progress import say
+from ateplace.local.scene import OVERLAY, hand_over, start_map
+from ateplace.local.witness import Witness
 
 DELAY, IDLE, LINGER = 10.0, 5.0, 20.0
 """Seconds until the autoscaler adds a node, until it removes one, and until an unused claim goes."""

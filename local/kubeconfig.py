@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from local.api import Api
+from ateplace.local.api import Api
 
 
 def connect(path: Path) -> Api:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ateplace.errors import LocalError
-from local import golang
-from local.progress import Say
-from local.versions import Versions
+from ateplace.local import golang
+from ateplace.local.progress import Say
+from ateplace.local.versions import Versions
 
 STAGING = "./staging/"
 

@@ -6,7 +6,7 @@ from ateplace import names
 from ateplace.cli.snapshot import Picture, changes, compose
 from ateplace.cli.tables import draw
 from ateplace.kube.objects import Node, Pod, WorkerPool
-from local.api import Api
+from ateplace.local.api import Api
 
 __all__ = ["Picture", "changes", "draw", "take"]
 

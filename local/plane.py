@@ -16,11 +16,11 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ateplace.errors import LocalError
-from local import binaries, commands, kubelets, pki
-from local.api import Api, ApiError, Object
-from local.keeper import Keeper
-from local.ports import Reservations
-from local.progress import Say
+from ateplace.local import binaries, commands, kubelets, pki
+from ateplace.local.api import Api, ApiError, Object
+from ateplace.local.keeper import Keeper
+from ateplace.local.ports import Reservations
+from ateplace.local.progress import Say
 
 T = TypeVar("T")
 ADMIN = ("system:masters",)

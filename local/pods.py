@@ -20,9 +20,9 @@ import httpx
 import yaml
 
 from ateplace import names
-from local.api import ApiError, Object
-from local.plane import ControlPlane
-from local.program import ateplace
+from ateplace.local.api import ApiError, Object
+from ateplace.local.plane import ControlPlane
+from ateplace.local.program import ateplace
 
 FOLLOW_EVERY = 0.5
 """Seconds between looks at mounted objects; a kubelet takes up to a minute."""

@@ -6,9 +6,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from local.balancer import Balancer
-from local.plane import ControlPlane
-from local.pods import Installation, Pod
+from ateplace.local.balancer import Balancer
+from ateplace.local.plane import ControlPlane
+from ateplace.local.pods import Installation, Pod
 
 
 class ReplicatedInstallation(Installation):

@@ -19,7 +19,7 @@ import msgspec
 from ateplace.cluster.records import FINISHED
 from ateplace.cluster.resources import PODS, amounts, requests
 from ateplace.kube.objects import Node, PodSpec
-from local.api import Object
+from ateplace.local.api import Object
 
 CUTOFF: Final = -10
 HALF: Final = 0.5

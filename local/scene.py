@@ -19,15 +19,15 @@ from rich.text import Text
 
 from ateplace import names
 from ateplace.errors import LocalError
-from local import commands, picture, substrate
-from local.api import ApiError
-from local.picture import Picture
-from local.plane import ControlPlane
-from local.pods import Installation
-from local.program import ateplace
-from local.progress import say
-from local.realnode import RealNode, unfit
-from local.witness import Witness
+from ateplace.local import commands, picture, substrate
+from ateplace.local.api import ApiError
+from ateplace.local.picture import Picture
+from ateplace.local.plane import ControlPlane
+from ateplace.local.pods import Installation
+from ateplace.local.program import ateplace
+from ateplace.local.progress import say
+from ateplace.local.realnode import RealNode, unfit
+from ateplace.local.witness import Witness
 
 OVERLAY = Path(__file__).parents[1] / "deploy" / "overlays" / "second-scheduler"
 NAMESPACE, POOL = "demo", "web"

@@ -19,12 +19,12 @@ import httpx
 import yaml
 
 from ateplace import names
-from certs import files
-from certs.authority import Use, Wanted, issue, make_authority
-from local.api import Object
-from local.plane import ControlPlane
-from local.ports import Reservations
-from local.program import ateplace
+from ateplace.certs import files
+from ateplace.certs.authority import Use, Wanted, issue, make_authority
+from ateplace.local.api import Object
+from ateplace.local.plane import ControlPlane
+from ateplace.local.ports import Reservations
+from ateplace.local.program import ateplace
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 CONFIG = DEPLOY / "scheduler" / "second-scheduler.yaml"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from local.api import Object
-from local.plane import ControlPlane
+from ateplace.local.api import Object
+from ateplace.local.plane import ControlPlane
 
 MANIFESTS: Final = Path(__file__).parent / "manifests"
 POOLS: Final = "/apis/ate.dev/v1alpha1/namespaces/{}/workerpools"
@@ -99,7 +99,7 @@ def ungated(manifest: str) -> str:
 
 def start_controller(plane: ControlPlane) -> None:
     """Run the stand-in controller as a process of the plane."""
-    plane.run("ate-controller", [sys.executable, "-m", "local.controller", str(plane.kubeconfig)])
+    plane.run("ate-controller", [sys.executable, "-m", "ateplace.local.controller", str(plane.kubeconfig)])
 
 
 def pool(

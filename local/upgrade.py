@@ -25,12 +25,12 @@ import httpx
 import yaml
 
 from ateplace import names
-from local import kubelets, substrate
-from local.api import Api, ApiError, Object
-from local.burst import is_ready
-from local.kubeconfig import connect
-from local.plane import ControlPlane
-from local.pods import Installation
+from ateplace.local import kubelets, substrate
+from ateplace.local.api import Api, ApiError, Object
+from ateplace.local.burst import is_ready
+from ateplace.local.kubeconfig import connect
+from ateplace.local.plane import ControlPlane
+from ateplace.local.pods import Installation
 
 SERVING, OTHERS = "serving", "others"
 """Namespaces, and groups of nodes."""

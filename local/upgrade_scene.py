@@ -7,11 +7,11 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from local.plane import ControlPlane
-from local.progress import say
-from local.scene import OVERLAY, hand_over, start_map
-from local.upgrade import NEW, OLD, Attendance, Cost, Flip, Upgrade, trouble
-from local.witness import Witness
+from ateplace.local.plane import ControlPlane
+from ateplace.local.progress import say
+from ateplace.local.scene import OVERLAY, hand_over, start_map
+from ateplace.local.upgrade import NEW, OLD, Attendance, Cost, Flip, Upgrade, trouble
+from ateplace.local.witness import Witness
 
 NODES: Final = 6
 LINGER: Final = 20.0

@@ -17,10 +17,10 @@ import httpx
 import yaml
 
 from ateplace import names
-from certs import authority
-from certs.catalogue import service_names
-from local.api import Object
-from local.plane import ControlPlane
+from ateplace.certs import authority
+from ateplace.certs.catalogue import service_names
+from ateplace.local.api import Object
+from ateplace.local.plane import ControlPlane
 
 BASE = Path(__file__).parent.parent / "deploy" / "base"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

@@ -14,9 +14,9 @@ import httpx
 
 from ateplace import names
 from ateplace.errors import LocalError
-from local.api import Api, ApiError, Object
-from local.kubeconfig import connect
-from local.plane import ControlPlane
+from ateplace.local.api import Api, ApiError, Object
+from ateplace.local.kubeconfig import connect
+from ateplace.local.plane import ControlPlane
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 GONE = 410

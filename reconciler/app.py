@@ -13,23 +13,23 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from ateplace import names
+from ateplace.certs.controller import Keeper
 from ateplace.cluster.feed import View
 from ateplace.cluster.state import Pool
 from ateplace.process.runtime import Runtime
-from certs.controller import Keeper
-from reconciler import metrics
-from reconciler.claims.atelet_late import Late
-from reconciler.claims.release import Claims
-from reconciler.events import Events
-from reconciler.gating import Gating
-from reconciler.headroom.controller import Headroom
-from reconciler.headroom.metrics import Workers
-from reconciler.leader import Election
-from reconciler.pools import Pools
-from reconciler.quotas import Quotas
-from reconciler.resync import Compare, WatchDiffers
-from reconciler.strays import Strays
-from reconciler.workqueue import Queue
+from ateplace.reconciler import metrics
+from ateplace.reconciler.claims.atelet_late import Late
+from ateplace.reconciler.claims.release import Claims
+from ateplace.reconciler.events import Events
+from ateplace.reconciler.gating import Gating
+from ateplace.reconciler.headroom.controller import Headroom
+from ateplace.reconciler.headroom.metrics import Workers
+from ateplace.reconciler.leader import Election
+from ateplace.reconciler.pools import Pools
+from ateplace.reconciler.quotas import Quotas
+from ateplace.reconciler.resync import Compare, WatchDiffers
+from ateplace.reconciler.strays import Strays
+from ateplace.reconciler.workqueue import Queue
 
 log = logging.getLogger(__name__)
 

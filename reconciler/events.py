@@ -22,7 +22,7 @@ from msgspec import Struct
 from ateplace import errors, names
 from ateplace.cluster.records import PoolRecord
 from ateplace.kube import Kube, paths
-from reconciler import metrics
+from ateplace.reconciler import metrics
 
 log = logging.getLogger(__name__)
 

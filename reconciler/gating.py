@@ -22,8 +22,8 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import AteletTemplate, atelet_template
 from ateplace.kube import Kube, paths
 from ateplace.kube.objects import DaemonSet
+from ateplace.reconciler.events import About, Events
 from ateplace.settings import Settings
-from reconciler.events import About, Events
 
 log = logging.getLogger(__name__)
 

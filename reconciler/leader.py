@@ -29,7 +29,7 @@ from ateplace.kube import Kube, paths
 from ateplace.kube.backoff import Backoff
 from ateplace.kube.objects import Lease, LeaseSpec
 from ateplace.kube.watch import Watch
-from reconciler import metrics
+from ateplace.reconciler import metrics
 
 log = logging.getLogger(__name__)
 

@@ -36,10 +36,10 @@ from ateplace.cluster.records import PoolRecord
 from ateplace.cluster.state import Pool
 from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Bare, Metadata
+from ateplace.reconciler import metrics
+from ateplace.reconciler.events import Events, about_pool
+from ateplace.reconciler.pool_pods import Fates, PoolPods
 from ateplace.settings import Settings
-from reconciler import metrics
-from reconciler.events import Events, about_pool
-from reconciler.pool_pods import Fates, PoolPods
 
 log = logging.getLogger(__name__)
 

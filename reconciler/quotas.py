@@ -7,8 +7,8 @@ import logging
 
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.state import Pool
-from reconciler import metrics
-from reconciler.events import Events, about_pool
+from ateplace.reconciler import metrics
+from ateplace.reconciler.events import Events, about_pool
 
 log = logging.getLogger(__name__)
 

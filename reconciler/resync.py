@@ -20,8 +20,8 @@ from msgspec import Struct
 from ateplace import errors
 from ateplace.cluster.feed import View
 from ateplace.kube.watch import Watch
-from reconciler import metrics
-from reconciler.workqueue import Queue
+from ateplace.reconciler import metrics
+from ateplace.reconciler.workqueue import Queue
 
 log = logging.getLogger(__name__)
 

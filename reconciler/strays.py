@@ -17,7 +17,7 @@ from ateplace import errors, names
 from ateplace.cluster.ledger import Ledger
 from ateplace.kube import Kube, paths, selectors
 from ateplace.kube.objects import Bare, Metadata
-from reconciler.claims.unbound import Unbound
+from ateplace.reconciler.claims.unbound import Unbound
 
 log = logging.getLogger(__name__)
 

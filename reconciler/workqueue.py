@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 
 from ateplace import errors
-from reconciler import metrics
+from ateplace.reconciler import metrics
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from ateplace.errors import LocalError
+from ateplace.local import binaries
 from ateplace.settings import Settings
-from local import binaries
 
 Object = dict[str, Any]
 Identity = tuple[str, str, str, str]

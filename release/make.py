@@ -14,7 +14,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from local.progress import say
+from ateplace.local.progress import say
 from release import sbom, version
 from release.tools import tool
 from release.version import ROOT
@@ -32,7 +32,7 @@ def make(target: Path, repository: str = PLACEHOLDER) -> list[Path]:
     number, seconds = version.current(), _commit_time()
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory) / "source"
-        shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*NOT_SOURCE))
+        shutil.copytree(ROOT, source, symlinks=True, ignore=shutil.ignore_patterns(*NOT_SOURCE))
         for name in NAMES_IT:
             path = source / name
             path.write_text(path.read_text("utf-8").replace(PLACEHOLDER, repository), encoding="utf-8")

@@ -5,8 +5,8 @@ import hashlib
 import subprocess
 from pathlib import Path
 
-from local import cache, golang
-from local.progress import say
+from ateplace.local import cache, golang
+from ateplace.local.progress import say
 
 MODULE = Path(__file__).parent / "gomod"
 PACKAGES = {

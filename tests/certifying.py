@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from ateplace import names
+from ateplace.certs.catalogue import service_names
+from ateplace.certs.controller import Keeper
+from ateplace.certs.rotation import Phase, phase
+from ateplace.certs.source import CertificateSource
 from ateplace.settings import Settings
-from certs.catalogue import service_names
-from certs.controller import Keeper
-from certs.rotation import Phase, phase
-from certs.source import CertificateSource
 
 
 def extender_name(settings: Settings) -> str:

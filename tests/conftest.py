@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from local import ControlPlane, substrate
-from local.witness import Witness
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.witness import Witness
 from tests import reconciling
 from tests.reconciling import Reconciler
 

@@ -11,8 +11,8 @@ import yaml
 
 from ateplace import names
 from ateplace.errors import LocalError
-from local import ControlPlane, binaries
-from local.api import Object
+from ateplace.local import ControlPlane, binaries
+from ateplace.local.api import Object
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 BASE = DEPLOY / "base"

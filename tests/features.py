@@ -1,7 +1,7 @@
 """What the control plane under test has of Kubernetes, by the sentences of `ateplace doctor`: tests hold it to them."""
 
 from ateplace.cli.doctor.versions import FEATURES, minor
-from local.versions import chosen
+from ateplace.local.versions import chosen
 
 
 def has(name: str) -> bool:

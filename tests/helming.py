@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from ateplace.errors import LocalError
-from local import ControlPlane
-from local.api import Object
-from local.replicas import ReplicatedInstallation
+from ateplace.local import ControlPlane
+from ateplace.local.api import Object
+from ateplace.local.replicas import ReplicatedInstallation
 from release.chart import CHART
 from release.tools import tool
 from tests.deploying import NAMESPACE

@@ -13,9 +13,9 @@ from types import TracebackType
 
 import httpx
 
-from local import ApiError, ControlPlane, substrate
-from local.api import Api, Object
-from local.kubeconfig import connect
+from ateplace.local import ApiError, ControlPlane, substrate
+from ateplace.local.api import Api, Object
+from ateplace.local.kubeconfig import connect
 
 CREATORS = 12
 """Threads that create: at 20 pods a second, enough for creations that take half a second each."""

@@ -3,9 +3,9 @@
 import json
 
 from ateplace.cluster.records import PoolRecord
+from ateplace.local.api import Object
+from ateplace.reconciler.headroom import placeholder
 from ateplace.settings import Settings
-from local.api import Object
-from reconciler.headroom import placeholder
 from tests.features import has
 
 

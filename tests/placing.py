@@ -10,9 +10,9 @@ import msgspec
 from ateplace import names
 from ateplace.cluster.resources import CPU, MEMORY, requests, total
 from ateplace.kube.objects import PodSpec
-from local import ApiError, ControlPlane, substrate
-from local.api import Object
-from local.scheduling import Scheduling, pool_pod
+from ateplace.local import ApiError, ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.scheduling import Scheduling, pool_pod
 
 OWNER = "tests.example/owner"
 """On a test's nodes, with its namespace: pods of a test before may still be waiting, and must not come here."""

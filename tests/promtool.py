@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from local import cache
+from ateplace.local import cache
 
 
 def promtool() -> str:

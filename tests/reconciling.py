@@ -16,8 +16,8 @@ import yaml
 
 from ateplace import names
 from ateplace.kube.objects import MIRROR_ANNOTATION
-from local import ApiError, ControlPlane, substrate
-from local.api import Object
+from ateplace.local import ApiError, ControlPlane, substrate
+from ateplace.local.api import Object
 
 NODES = "/api/v1/nodes"
 POOLS = "/apis/ate.dev/v1alpha1/workerpools"

@@ -5,8 +5,8 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from local import golang
-from local.progress import say
+from ateplace.local import golang
+from ateplace.local.progress import say
 
 
 class Module(NamedTuple):

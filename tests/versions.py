@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from local.program import ateplace
+from ateplace.local.program import ateplace
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,12 +11,12 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from ateplace import errors, names, settings
+from ateplace.certs.catalogue import service_names
+from ateplace.certs.source import CertificateSource
 from ateplace.process.http_server import Server, limits
 from ateplace.process.runtime import Runtime
-from certs.catalogue import service_names
-from certs.source import CertificateSource
-from webhook import metrics, mutate, protocol, review
-from webhook.pools import DefaultClasses, Pools
+from ateplace.webhook import metrics, mutate, protocol, review
+from ateplace.webhook.pools import DefaultClasses, Pools
 
 log = logging.getLogger(__name__)
 

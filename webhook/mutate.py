@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Raw
 
 from ateplace import names, settings
-from webhook import protocol, wait_container
-from webhook.review import Op
+from ateplace.webhook import protocol, wait_container
+from ateplace.webhook.review import Op
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 

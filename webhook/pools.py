@@ -24,7 +24,7 @@ from msgspec import Struct
 from ateplace import errors
 from ateplace.kube import Kube, objects, paths
 from ateplace.kube.watch import Watch
-from webhook import metrics
+from ateplace.webhook import metrics
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ateplace.errors import AteplaceError
-from webhook.review import API_VERSION, KIND
+from ateplace.webhook.review import API_VERSION, KIND
 
 LARGE: Final = 128 * 1024
 """Bytes of labels or containers from which on they are counted before they are decoded."""

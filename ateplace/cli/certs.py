@@ -10,6 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ateplace import names
+from ateplace.certs import files, rotation
+from ateplace.certs.authority import renewal_time
+from ateplace.certs.catalogue import catalogue
+from ateplace.certs.controller import Keeper
+from ateplace.certs.pem import dns_names
+from ateplace.certs.scheduler import SchedulerDeployment
+from ateplace.certs.store import Secret, Store
+from ateplace.certs.survey import Survey
 from ateplace.cli.doctor import configured
 from ateplace.cli.doctor.look import Look
 from ateplace.cli.options import File, Output, Set, reaching
@@ -17,14 +25,6 @@ from ateplace.cli.printing import console, print_json, say, text
 from ateplace.errors import CertificateError, Forbidden
 from ateplace.kube import Kube
 from ateplace.settings import Loaded, Settings, load
-from certs import files, rotation
-from certs.authority import renewal_time
-from certs.catalogue import catalogue
-from certs.controller import Keeper
-from certs.pem import dns_names
-from certs.scheduler import SchedulerDeployment
-from certs.store import Secret, Store
-from certs.survey import Survey
 
 app = typer.Typer(help="Certificates: make, show and change them by hand.", no_args_is_help=True)
 

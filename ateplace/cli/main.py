@@ -177,13 +177,13 @@ def up(
     """
     try:
         if kubernetes:
-            os.environ[importlib.import_module("local.versions").VARIABLE] = kubernetes
+            os.environ[importlib.import_module("ateplace.local.versions").VARIABLE] = kubernetes
         if scene == "headroom":
-            code = importlib.import_module("local.headroom_scene").play(once=once, shape=substrate)
+            code = importlib.import_module("ateplace.local.headroom_scene").play(once=once, shape=substrate)
         elif scene == "upgrade":
-            code = importlib.import_module("local.upgrade_scene").play(once=once)
+            code = importlib.import_module("ateplace.local.upgrade_scene").play(once=once)
         else:
-            play = importlib.import_module("local.scene").play
+            play = importlib.import_module("ateplace.local.scene").play
             code = play(nodes=nodes, once=once, shape=substrate, real_node=real_node)
     except ModuleNotFoundError as error:
         raise AteplaceError(

@@ -11,8 +11,8 @@ from ateplace.cli.tables import shown_rules, shown_zones
 from ateplace.cluster.pool_rules import Quota
 from ateplace.cluster.records import pool_record
 from ateplace.kube.objects import Pod, WorkerPool
+from ateplace.reconciler.headroom.size import quota
 from ateplace.settings import Settings
-from reconciler.headroom.size import quota
 
 REASONS = 3
 """Different reasons for waiting that are told."""

@@ -12,7 +12,7 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.pool_rules import PoolRules
 from ateplace.cluster.records import AteletRecord, PodRecord
 from ateplace.kube.objects import Node, Pod, WorkerPool
-from reconciler.pool_pods import seconds_left
+from ateplace.reconciler.pool_pods import seconds_left
 
 NOWHERE = "–"
 

@@ -18,8 +18,8 @@ from ateplace.cluster.claim_patch import MANAGER
 from ateplace.errors import AteplaceError
 from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Bare, Lease, Metadata, Node, Pod, WorkerPool
+from ateplace.reconciler.leader import NAME, term
 from ateplace.settings import Settings
-from reconciler.leader import NAME, term
 
 Say = Callable[[str], None]
 Json = dict[str, Any]

@@ -28,11 +28,22 @@ from msgspec import Struct, structs
 
 from ateplace.cluster.resources import Amounts
 from ateplace.cluster.state import Node, PoolOnNode, Warmth
-from extender.context import Case
-from extender.filter.placeholders import Names, steer
-from extender.fit import CHANGED, HELD_BACK, UNCLAIMED, answerable, capacity, drop, knows_all, no_room, service, unfit
-from extender.served import Service
-from extender.zones import ateoms_by_zone, zoned
+from ateplace.extender.context import Case
+from ateplace.extender.filter.placeholders import Names, steer
+from ateplace.extender.fit import (
+    CHANGED,
+    HELD_BACK,
+    UNCLAIMED,
+    answerable,
+    capacity,
+    drop,
+    knows_all,
+    no_room,
+    service,
+    unfit,
+)
+from ateplace.extender.served import Service
+from ateplace.extender.zones import ateoms_by_zone, zoned
 
 Ranked = tuple[int, float, str, Node]
 """Sorts the better first; names differ, so nodes are never compared. The first is the pool's ateoms in the node's zone;

@@ -7,8 +7,8 @@ back every ten seconds. So among hundreds of nodes that others have filled it wo
 from typing import Final
 
 from ateplace.cluster.expiring import Expiring
-from extender.context import Case
-from extender.fit import must_read
+from ateplace.extender.context import Case
+from ateplace.extender.fit import must_read
 
 SECONDS: Final = 600.0
 

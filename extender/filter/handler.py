@@ -24,25 +24,36 @@ from ateplace.cluster.expiring import Expiring
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import PodRecord
 from ateplace.cluster.state import Node, Warmth
+from ateplace.extender import decision_log, metrics
+from ateplace.extender.claim_writer import ClaimWriter
+from ateplace.extender.context import Case, Context, TryAgain
+from ateplace.extender.demand import Demand, demand, read_pod
+from ateplace.extender.filter.choose import Choice, choose, refusals, unserved
+from ateplace.extender.filter.crowded_nodes import CrowdedNodes
+from ateplace.extender.filter.hold import HoldWarm
+from ateplace.extender.filter.nominate import Nominator
+from ateplace.extender.filter.placeholders import Names as Sent
+from ateplace.extender.filter.refusal_cache import Refusal, RefusalCache, refusal
+from ateplace.extender.filter.retry import Among, Retry
+from ateplace.extender.fit import (
+    CHANGED,
+    FILLED,
+    HELD_BACK,
+    NO_ROOM,
+    PROMISED,
+    answerable,
+    drop,
+    must_read,
+    no_room,
+    passes,
+)
+from ateplace.extender.protocol import ExtenderArgs, FilterResult, Names
+from ateplace.extender.rules import kind
+from ateplace.extender.victims import Victims
+from ateplace.extender.zones import ateoms_by_zone, zoned
 from ateplace.kube import Kube
 from ateplace.kube.objects import Pod
 from ateplace.settings import Settings
-from extender import decision_log, metrics
-from extender.claim_writer import ClaimWriter
-from extender.context import Case, Context, TryAgain
-from extender.demand import Demand, demand, read_pod
-from extender.filter.choose import Choice, choose, refusals, unserved
-from extender.filter.crowded_nodes import CrowdedNodes
-from extender.filter.hold import HoldWarm
-from extender.filter.nominate import Nominator
-from extender.filter.placeholders import Names as Sent
-from extender.filter.refusal_cache import Refusal, RefusalCache, refusal
-from extender.filter.retry import Among, Retry
-from extender.fit import CHANGED, FILLED, HELD_BACK, NO_ROOM, PROMISED, answerable, drop, must_read, no_room, passes
-from extender.protocol import ExtenderArgs, FilterResult, Names
-from extender.rules import kind
-from extender.victims import Victims
-from extender.zones import ateoms_by_zone, zoned
 
 log = logging.getLogger(__name__)
 

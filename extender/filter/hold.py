@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from extender.context import Case
+from ateplace.extender.context import Case
 
 PODS: Final = 10_000
 """Pods whose time of holding back is remembered."""

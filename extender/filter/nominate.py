@@ -28,14 +28,14 @@ from ateplace.cluster.expiring import Expiring
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import PodRecord
 from ateplace.cluster.state import Node
+from ateplace.extender import metrics
+from ateplace.extender.context import Case, Context, TryAgain
+from ateplace.extender.demand import Demand
+from ateplace.extender.filter.choose import choose
+from ateplace.extender.fit import answerable, must_read
+from ateplace.extender.protocol import Names
 from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Bare
-from extender import metrics
-from extender.context import Case, Context, TryAgain
-from extender.demand import Demand
-from extender.filter.choose import choose
-from extender.fit import answerable, must_read
-from extender.protocol import Names
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from ateplace.cluster.state import Node
-from extender.context import Case
-from extender.fit import drop, no_room
-from extender.zones import placeholders_by_zone, zoned
+from ateplace.extender.context import Case
+from ateplace.extender.fit import drop, no_room
+from ateplace.extender.zones import placeholders_by_zone, zoned
 
 
 class Names(Protocol):

@@ -11,9 +11,9 @@ from typing import Final
 from msgspec import Struct
 
 from ateplace.cluster.resources import Shape
-from extender import decision_log
-from extender.context import Case
-from extender.filter.placeholders import Names
+from ateplace.extender import decision_log
+from ateplace.extender.context import Case
+from ateplace.extender.filter.placeholders import Names
 
 SECONDS: Final = 1.0
 MOST: Final = 64

@@ -19,9 +19,9 @@ from msgspec import Struct
 
 from ateplace import errors
 from ateplace.cluster.resources import Shape
-from extender.context import TryAgain
-from extender.demand import Demand
-from extender.filter.placeholders import Names
+from ateplace.extender.context import TryAgain
+from ateplace.extender.demand import Demand
+from ateplace.extender.filter.placeholders import Names
 
 FIRST: Final = 1.0
 """Seconds from a refusal to the first look; each further one takes twice as long, up to LAST."""

@@ -20,8 +20,8 @@ from ateplace.cluster.expiring import Expiring
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import PodRecord
 from ateplace.cluster.refills import PREEMPTED, Refills
+from ateplace.extender.victims import Victims
 from ateplace.kube import Kube, paths
-from extender.victims import Victims
 
 log = logging.getLogger(__name__)
 

@@ -14,16 +14,16 @@ from ateplace import errors
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import PodRecord
 from ateplace.cluster.state import Node
+from ateplace.extender import decision_log, metrics
+from ateplace.extender.claim_writer import ClaimWriter
+from ateplace.extender.context import Case, Context, TryAgain
+from ateplace.extender.demand import Demand, demand, read_pod
+from ateplace.extender.fit import UNCLAIMED, answerable, must_read
+from ateplace.extender.preempt.decide import ELSEWHERE, Verdict, best, decide, for_the_next, new_victims
+from ateplace.extender.preempt.evict import Evictions
+from ateplace.extender.protocol import MetaPod, MetaVictims, PreemptionArgs, PreemptionResult
+from ateplace.extender.victims import Victims
 from ateplace.settings import Settings
-from extender import decision_log, metrics
-from extender.claim_writer import ClaimWriter
-from extender.context import Case, Context, TryAgain
-from extender.demand import Demand, demand, read_pod
-from extender.fit import UNCLAIMED, answerable, must_read
-from extender.preempt.decide import ELSEWHERE, Verdict, best, decide, for_the_next, new_victims
-from extender.preempt.evict import Evictions
-from extender.protocol import MetaPod, MetaVictims, PreemptionArgs, PreemptionResult
-from extender.victims import Victims
 
 READ_AT_ONCE: Final = 8
 """How many of the nodes that may be freed are read before we say which: the best come first."""

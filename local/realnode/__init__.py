@@ -1,7 +1,7 @@
 """Real nodes for a local control plane: kubelet, containerd, runc and real containers, in namespaces of their own.
 
-    from local import ControlPlane
-    from local.realnode import RealNode
+    from ateplace.local import ControlPlane
+    from ateplace.local.realnode import RealNode
 
     with ControlPlane(real_nodes=True) as plane, RealNode(plane) as node:
         plane.wait(node.ready, timeout=60)
@@ -10,7 +10,7 @@ Needs Linux, root and a few Debian packages; `unfit()` says in a sentence what i
 picture.
 """
 
-from local.realnode.fit import unfit
-from local.realnode.node import RealNode
+from ateplace.local.realnode.fit import unfit
+from ateplace.local.realnode.node import RealNode
 
 __all__ = ["RealNode", "unfit"]

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ateplace import settings
-from local.api import Object
+from ateplace.local.api import Object
 
 NODES = "198.18.0.0/16"
 SERVICES = "198.19.0.0/16"

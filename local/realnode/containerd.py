@@ -6,9 +6,9 @@ Debian 12 has containerd 1.6. Its runc serves both.
 from pathlib import Path
 from typing import Final
 
-from local import cache, golang
-from local.progress import Say, say
-from local.versions import ARCH, OS, Binary
+from ateplace.local import cache, golang
+from ateplace.local.progress import Say, say
+from ateplace.local.versions import ARCH, OS, Binary
 
 VERSION: Final = "v2.4.2"
 """The same as in `gomod/go.mod`."""

@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from local import cache
-from local.realnode import cgroups, config, stand_ins
-from local.realnode.config import HIDDEN
+from ateplace.local import cache
+from ateplace.local.realnode import cgroups, config, stand_ins
+from ateplace.local.realnode.config import HIDDEN
 
 PROGRAMS = ("containerd", "ctr", "containerd-shim-runc-v2", "runc", "ip", "iptables", "mount", "umount", "unshare")
 PACKAGES = "containerd runc containernetworking-plugins iptables iproute2 busybox-static"
@@ -90,7 +90,7 @@ def _attempt() -> str:
             "attempt": ["sh", "-ec", ATTEMPT, "sh", place],
         }
         plan.write_text(json.dumps(content))
-        argv = [sys.executable, "-m", "local.realnode.machine", str(plan)]
+        argv = [sys.executable, "-m", "ateplace.local.realnode.machine", str(plan)]
         environment = os.environ | {"PATH": search_path()}
         try:
             done = subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""`python -m local.realnode.init PLAN`: process 1 of a real node, in namespaces of its own (`local.realnode.machine`).
+"""`python -m ateplace.local.realnode.init PLAN`: process 1 of a real node (`local.realnode.machine`).
 
 Mounts what the node must not share with the machine, names the node, then starts containerd, kubelet and
 kube-proxy, and starts each again when it ends. Whatever the node writes is on file systems in memory that end with its
@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from local.realnode import cgroups
-from local.realnode.config import HIDDEN
+from ateplace.local.realnode import cgroups
+from ateplace.local.realnode.config import HIDDEN
 
 RESTART = 2.0
 """Seconds until a part of the node that has ended is started again."""

@@ -1,4 +1,4 @@
-"""`python -m local.realnode.machine PLAN`: the machine's side of a real node, as root.
+"""`python -m ateplace.local.realnode.machine PLAN`: the machine's side of a real node, as root.
 
 Starts the node's process 1 (`local.realnode.init`) in namespaces and cgroups of its own, and serves inside them what
 the node needs from outside: the API server, and names of Services. Nothing is added to the machine's own namespaces.
@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from local.keeper import die_with_parent
-from local.realnode import cgroups, dns, relay, tunnel
-from local.realnode.config import SERVICES
-from local.realnode.namespaces import Network
+from ateplace.local.keeper import die_with_parent
+from ateplace.local.realnode import cgroups, dns, relay, tunnel
+from ateplace.local.realnode.config import SERVICES
+from ateplace.local.realnode.namespaces import Network
 
 NAMESPACES = ("--mount", "--pid", "--fork", "--kill-child", "--net", "--uts", "--ipc", "--cgroup")
 PATIENCE = 10.0
@@ -37,7 +37,7 @@ def main() -> int:
         die_with_parent()
         cgroups.enter(own)
 
-    argv = ["unshare", *NAMESPACES, sys.executable, "-m", "local.realnode.init", sys.argv[1]]
+    argv = ["unshare", *NAMESPACES, sys.executable, "-m", "ateplace.local.realnode.init", sys.argv[1]]
     node = subprocess.Popen(argv, stdin=subprocess.PIPE, text=True, preexec_fn=be_the_node)  # noqa: PLW1509 - one thread
     try:
         init = _child_of(node)

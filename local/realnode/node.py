@@ -14,13 +14,13 @@ from typing import Any
 import httpx
 
 from ateplace.errors import LocalError
-from local import binaries
-from local.api import ApiError, Object
-from local.commands import REAL
-from local.plane import ControlPlane
-from local.realnode import config, containerd, fit, oci, stand_ins
-from local.realnode.namespaces import Network
-from local.versions import NODE_BINARIES
+from ateplace.local import binaries
+from ateplace.local.api import ApiError, Object
+from ateplace.local.commands import REAL
+from ateplace.local.plane import ControlPlane
+from ateplace.local.realnode import config, containerd, fit, oci, stand_ins
+from ateplace.local.realnode.namespaces import Network
+from ateplace.local.versions import NODE_BINARIES
 
 FOLLOW_EVERY = 0.3
 """Seconds between looks at Services, for the name server."""
@@ -75,7 +75,7 @@ class RealNode:
         if self._services:
             self._offer_api()
             threading.Thread(target=self._follow_services, daemon=True).start()
-        argv = [sys.executable, "-m", "local.realnode.machine", str(self._write("plan.json", plan))]
+        argv = [sys.executable, "-m", "ateplace.local.realnode.machine", str(self._write("plan.json", plan))]
         self.plane.run(self._process, argv, {"PATH": self._path})
         return self
 

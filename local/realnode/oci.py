@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from local.versions import ARCH
+from ateplace.local.versions import ARCH
 
 OCI = "application/vnd.oci.image"
 

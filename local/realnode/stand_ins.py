@@ -8,8 +8,8 @@ from typing import Literal
 
 from ateplace import settings
 from ateplace.errors import LocalError
-from local.realnode import oci
-from local.realnode.oci import Entry, Image
+from ateplace.local.realnode import oci
+from ateplace.local.realnode.oci import Entry, Image
 
 ATEOM = "registry.example/ateom:1"
 ATELETS = ("registry.example/atelet:1", "registry.example/atelet:v1")

@@ -1,4 +1,4 @@
-"""`python -m local.realnode.tunnel SOCKET NODES`: how the API server reaches real nodes, their pods and Services.
+"""`python -m ateplace.local.realnode.tunnel SOCKET NODES`: how the API server reaches real nodes and their pods.
 
 The machine has no route to them. The API server's egress selector sends every connection into the cluster to this
 proxy (HTTP CONNECT on a Unix socket), which dials from inside the right node's network namespace. Loopback addresses,
@@ -14,8 +14,8 @@ import socket
 import sys
 from pathlib import Path
 
-from local.realnode import relay
-from local.realnode.namespaces import Network
+from ateplace.local.realnode import relay
+from ateplace.local.realnode.namespaces import Network
 
 REQUEST_BYTES = 4096
 """More than any CONNECT request has."""

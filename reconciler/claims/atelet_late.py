@@ -14,9 +14,9 @@ from ateplace.cluster.records import FINISHED
 from ateplace.cluster.state import Node
 from ateplace.kube import Kube, paths, selectors
 from ateplace.kube.objects import Pod
+from ateplace.reconciler import metrics
+from ateplace.reconciler.events import Events, about_node, about_pod
 from ateplace.settings import Settings
-from reconciler import metrics
-from reconciler.events import Events, about_node, about_pod
 
 NAMED: Final = 20
 """Most pods of one node that get an Event."""

@@ -34,8 +34,8 @@ from ateplace.cluster.claim_patch import ANNOTATION_BYTES, CLAIM_BYTES
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord
 from ateplace.cluster.state import Node, Pool, PoolOnNode
+from ateplace.reconciler.claims.unbound import Unbound
 from ateplace.settings import Reconciler, Settings
-from reconciler.claims.unbound import Unbound
 
 UNBOUND_LOOK: Final = 2.0
 """Seconds between looks at a claim that only waits for unbound pods."""

@@ -31,11 +31,11 @@ from ateplace.cluster.resources import requests
 from ateplace.cluster.state import Node
 from ateplace.kube import Kube, objects, paths, selectors
 from ateplace.kube.objects import Pod
+from ateplace.reconciler import metrics
+from ateplace.reconciler.claims.plan import Plan, Release, decide
+from ateplace.reconciler.claims.unbound import Unbound, asks_for
+from ateplace.reconciler.events import Events, about_node, about_pool
 from ateplace.settings import Settings
-from reconciler import metrics
-from reconciler.claims.plan import Plan, Release, decide
-from reconciler.claims.unbound import Unbound, asks_for
-from reconciler.events import Events, about_node, about_pool
 
 log = logging.getLogger(__name__)
 

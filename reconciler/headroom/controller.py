@@ -28,12 +28,12 @@ from ateplace.cluster.resources import CPU, MEMORY
 from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Metadata
 from ateplace.kube.watch import Watch
+from ateplace.reconciler.events import Events, about_pool
+from ateplace.reconciler.headroom import metrics, placeholder
+from ateplace.reconciler.headroom.placeholder import Deployment, DeploymentRecord, Json
+from ateplace.reconciler.headroom.size import Quota, quota, share
+from ateplace.reconciler.workqueue import Queue
 from ateplace.settings import Settings
-from reconciler.events import Events, about_pool
-from reconciler.headroom import metrics, placeholder
-from reconciler.headroom.placeholder import Deployment, DeploymentRecord, Json
-from reconciler.headroom.size import Quota, quota, share
-from reconciler.workqueue import Queue
 
 log = logging.getLogger(__name__)
 

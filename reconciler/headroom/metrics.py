@@ -19,7 +19,7 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import PodRecord
 from ateplace.cluster.refills import PREEMPTED, SECONDS, Refills
 from ateplace.process import metrics
-from reconciler.headroom.warm_slots import warm_slots
+from ateplace.reconciler.headroom.warm_slots import warm_slots
 
 STARTS: Final = metrics.counter(
     "ateom_starts_total",

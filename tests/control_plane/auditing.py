@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from local import ControlPlane
+from ateplace.local import ControlPlane
 from tests.deploying import ACCOUNT, ROLES, SECOND_SCHEDULER, of_kind, render
 
 ACCOUNTS = (*ROLES, "scheduler")

@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ateplace import names
+from ateplace.certs.authority import Use, Wanted, issue, make_authority
 from ateplace.cli.doctor.command import examine
 from ateplace.cli.findings import Finding
 from ateplace.kube import Kube
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.pods import Installation
 from ateplace.settings import load
-from certs.authority import Use, Wanted, issue, make_authority
-from local import ControlPlane, substrate
-from local.pods import Installation
 from tests.deploying import claimed
 
 POOL, WORKERS = "web", 12

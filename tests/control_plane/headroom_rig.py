@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from ateplace import names
-from local import ControlPlane, substrate
-from local.api import Object
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
 from tests.reconciling import pool_path
 
 ATEOM = {"requests": {"cpu": "500m", "memory": "512Mi"}}

@@ -17,8 +17,8 @@ from ateplace.cli.options import reaching
 from ateplace.cli.status import data, look
 from ateplace.errors import KubeError
 from ateplace.kube import Kube
+from ateplace.local import ControlPlane
 from ateplace.settings import Settings, load
-from local import ControlPlane
 from tests.unit.test_map_board import timeless
 
 T = TypeVar("T")

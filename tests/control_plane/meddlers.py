@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 
-from local import ApiError, ControlPlane
+from ateplace.local import ApiError, ControlPlane
 
 
 @contextlib.contextmanager

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from local import ApiError, ControlPlane, substrate
-from local.api import Api, Object
-from local.kubeconfig import connect
+from ateplace.local import ApiError, ControlPlane, substrate
+from ateplace.local.api import Api, Object
+from ateplace.local.kubeconfig import connect
 from tests.deploying import SECOND_SCHEDULER, render
 from tests.placeholders import placeholders_of
 

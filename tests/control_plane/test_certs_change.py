@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from ateplace import names
+from ateplace.certs import files
+from ateplace.certs.controller import Keeper
+from ateplace.certs.pem import fingerprint, load_certificates
+from ateplace.certs.rotation import Phase
+from ateplace.certs.source import CertificateSource
+from ateplace.certs.store import Secret, Store
 from ateplace.errors import ServerError
 from ateplace.kube import Kube, paths
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import ApiError
+from ateplace.local.pods import Installation
 from ateplace.process.http_connection import Limits
 from ateplace.process.http_server import Server
 from ateplace.settings import Certs, Cluster, Settings
-from certs import files
-from certs.controller import Keeper
-from certs.pem import fingerprint, load_certificates
-from certs.rotation import Phase
-from certs.source import CertificateSource
-from certs.store import Secret, Store
-from local import ControlPlane, substrate
-from local.api import ApiError
-from local.pods import Installation
 from tests.certifying import extender_name, extender_source, steady, until
 from tests.deploying import SECOND_SCHEDULER
 

@@ -14,16 +14,16 @@ import pytest
 from typer.testing import CliRunner
 
 from ateplace import names
+from ateplace.certs.authority import make_authority
+from ateplace.certs.controller import Keeper
+from ateplace.certs.pem import Pair, fingerprint, issuer_of, load_certificates, load_pair
+from ateplace.certs.rotation import Phase, phase
 from ateplace.cli import certs
 from ateplace.errors import CertificateError, Forbidden
 from ateplace.kube import Kube
+from ateplace.local import ControlPlane
 from ateplace.process import metrics
 from ateplace.settings import Certs, Cluster, Settings
-from certs.authority import make_authority
-from certs.controller import Keeper
-from certs.pem import Pair, fingerprint, issuer_of, load_certificates, load_pair
-from certs.rotation import Phase, phase
-from local import ControlPlane
 
 LEAVES = (names.WEBHOOK_CERTIFICATE, names.EXTENDER_CERTIFICATE, names.SCHEDULER_CERTIFICATE)
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

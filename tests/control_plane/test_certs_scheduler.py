@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from ateplace import names
+from ateplace.certs import files, rotation
+from ateplace.certs.controller import Keeper
+from ateplace.certs.rotation import Phase
+from ateplace.certs.store import Secret, Store
 from ateplace.kube import Kube
 from ateplace.kube.objects import Pod
+from ateplace.local import ControlPlane
 from ateplace.process.http_connection import Limits
 from ateplace.process.http_server import Server
 from ateplace.settings import Certs, Cluster, Settings
-from certs import files, rotation
-from certs.controller import Keeper
-from certs.rotation import Phase
-from certs.store import Secret, Store
-from local import ControlPlane
 from tests.certifying import extender_name, extender_source, steady, until
 
 SETTLE = 1.5

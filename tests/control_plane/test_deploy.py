@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from local import ControlPlane, substrate
-from local.substrate import MANIFESTS
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.substrate import MANIFESTS
 from tests import third_party
 from tests.deploying import BASE, COMPONENTS, NAMESPACE, OVERLAYS, SECOND_SCHEDULER, assert_no_difference, compose
 

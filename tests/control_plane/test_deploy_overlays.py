@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from ateplace import names
-from certs.authority import Use, Wanted, issue, make_authority
-from local import ControlPlane, substrate
-from local.api import Object
-from local.plane import STOCK
-from local.pods import Installation
-from local.witness import Witness
+from ateplace.certs.authority import Use, Wanted, issue, make_authority
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.plane import STOCK
+from ateplace.local.pods import Installation
+from ateplace.local.witness import Witness
 from tests import third_party
 from tests.deploying import DEPLOY, NAMESPACE, OVERLAYS, ROLES, assert_no_difference, claimed, of_kind, render
 

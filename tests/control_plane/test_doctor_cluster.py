@@ -15,10 +15,10 @@ import pytest
 from ateplace import names
 from ateplace.cli.doctor.command import checks
 from ateplace.cli.findings import Finding
-from local import ControlPlane, substrate
-from local.pods import Installation
-from local.scene import OVERLAY
-from local.versions import chosen
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.pods import Installation
+from ateplace.local.scene import OVERLAY
+from ateplace.local.versions import chosen
 from tests.control_plane.doctor_rig import (
     HOOKS,
     LINGER,

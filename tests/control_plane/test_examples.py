@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from ateplace import names
-from local import ControlPlane, substrate
-from local.api import Object
-from local.pods import Installation
-from local.scene import OVERLAY
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.pods import Installation
+from ateplace.local.scene import OVERLAY
 from tests import third_party
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

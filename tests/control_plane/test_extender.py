@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 
 from ateplace import names
-from extender import fit as why
-from local import ControlPlane, substrate
-from local.api import Object
-from local.scheduling import Scheduling, pool_pod
+from ateplace.extender import fit as why
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.scheduling import Scheduling, pool_pod
 from tests.placing import (
     OWNER,
     atelet_with_requests,

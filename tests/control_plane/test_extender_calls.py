@@ -7,10 +7,10 @@ import httpx
 import pytest
 
 from ateplace import names
+from ateplace.extender import fit as why
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.scheduling import Scheduling
 from bench.recorder import cpu_seconds
-from extender import fit as why
-from local import ControlPlane, substrate
-from local.scheduling import Scheduling
 from tests.placing import OWNER, ateom, call, claims, create, message
 
 Nodes = Callable[..., list[str]]

@@ -14,15 +14,15 @@ from rich.console import Console
 from ateplace import names
 from ateplace.cluster.records import PoolRecord
 from ateplace.errors import LocalError
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.burst import HEADROOM, SLOT, Recorder, Stage, is_ready
+from ateplace.local.headroom_scene import experiment, timeline
+from ateplace.local.pods import Installation
+from ateplace.local.scene import OVERLAY
+from ateplace.local.witness import Witness
+from ateplace.reconciler.headroom import placeholder
 from ateplace.settings import Settings
-from local import ControlPlane, substrate
-from local.api import Object
-from local.burst import HEADROOM, SLOT, Recorder, Stage, is_ready
-from local.headroom_scene import experiment, timeline
-from local.pods import Installation
-from local.scene import OVERLAY
-from local.witness import Witness
-from reconciler.headroom import placeholder
 from tests.placing import priority_class
 
 LINGER = 15.0

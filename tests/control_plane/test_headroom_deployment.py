@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ateplace import names
-from local import ApiError, ControlPlane, substrate
-from local.api import Object
+from ateplace.local import ApiError, ControlPlane, substrate
+from ateplace.local.api import Object
 from tests import reconciling
 from tests.control_plane.headroom_rig import (
     ATEOM,

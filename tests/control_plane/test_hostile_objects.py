@@ -9,7 +9,7 @@ import pytest
 
 from ateplace import names
 from ateplace.kube.objects import MIRROR_ANNOTATION
-from local import ApiError, ControlPlane, substrate
+from ateplace.local import ApiError, ControlPlane, substrate
 from tests import reconciling
 from tests.reconciling import Reconciler, ateom, claims, pod_path, pool, pool_path
 

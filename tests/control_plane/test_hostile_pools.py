@@ -5,7 +5,7 @@ import time
 import uuid
 
 from ateplace import names
-from local import ControlPlane, substrate
+from ateplace.local import ControlPlane, substrate
 from tests.reconciling import Reconciler, held, pool, pool_path
 
 HOSTILE = 24

@@ -13,8 +13,8 @@ import pytest
 from ateplace import errors
 from ateplace.kube import Kube, access, client, credentials
 from ateplace.kube.objects import Node, Pod
+from ateplace.local import ControlPlane
 from ateplace.settings import Cluster
-from local import ControlPlane
 
 pytestmark = pytest.mark.versions
 

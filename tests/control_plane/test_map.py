@@ -16,11 +16,11 @@ import httpx
 import pytest
 
 from ateplace.cli.map.recording import read
-from local import ControlPlane, browser, substrate
-from local.api import ApiError
-from local.browser import Browser, Page
-from local.pods import Installation
-from local.scene import OVERLAY, start_map
+from ateplace.local import ControlPlane, browser, substrate
+from ateplace.local.api import ApiError
+from ateplace.local.browser import Browser, Page
+from ateplace.local.pods import Installation
+from ateplace.local.scene import OVERLAY, start_map
 from tests.control_plane.map_stage import ATEOM, LINGER, SLOT, SPACE, Sockets, Stage
 from tests.unit.test_map_board import ordered
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from local import ControlPlane, scene, substrate
-from local.api import Object
-from local.scene import FEW, MANY, Script
+from ateplace.local import ControlPlane, scene, substrate
+from ateplace.local.api import Object
+from ateplace.local.scene import FEW, MANY, Script
 
 PATH = f"{substrate.POOLS.format(scene.NAMESPACE)}/{scene.POOL}"
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from local import ControlPlane, substrate
-from local.scheduling import Scheduling
-from local.strangers import Strangers
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.scheduling import Scheduling
+from ateplace.local.strangers import Strangers
 from tests.placing import OWNER, ateom, create, where
 
 BURST, CLIENTS = 200, 60

@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from local import ControlPlane, substrate
-from local.api import Object
-from local.kubeconfig import connect
-from local.pods import Installation
-from local.scene import OVERLAY
-from local.witness import Witness
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.kubeconfig import connect
+from ateplace.local.pods import Installation
+from ateplace.local.scene import OVERLAY
+from ateplace.local.witness import Witness
 
 UNITS = 4
 TAINT = {"key": "ate.dev/sandboxClass", "value": "microvm", "effect": "NoSchedule"}

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Callable
 
-from local import ControlPlane, substrate
-from local.scheduling import Scheduling
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.scheduling import Scheduling
 from tests.placing import OWNER, ateom, create, where
 
 UNITS, NODES = 4, 3

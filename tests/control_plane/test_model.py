@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ateplace import names
-from local import ApiError, ControlPlane, substrate
-from local.api import Object
+from ateplace.local import ApiError, ControlPlane, substrate
+from ateplace.local.api import Object
 from tests import reconciling
 from tests.reconciling import NODES, Reconciler, ateom, pod_path, settled
 

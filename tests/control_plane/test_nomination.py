@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from ateplace.cluster.records import TEMPLATE_LABEL
-from local import ControlPlane, substrate
-from local.scheduling import DEPLOY, Scheduling
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.scheduling import DEPLOY, Scheduling
 from tests.placing import OWNER, atelet_with_requests, ateom, create, where, within_allocatable
 
 Nodes = Callable[..., list[str]]

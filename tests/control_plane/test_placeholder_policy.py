@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from ateplace.cli.doctor.versions import minor
-from local import ApiError, ControlPlane, substrate, webhooks
-from local.api import Api, Object
-from local.kubeconfig import connect
-from local.versions import chosen
+from ateplace.local import ApiError, ControlPlane, substrate, webhooks
+from ateplace.local.api import Api, Object
+from ateplace.local.kubeconfig import connect
+from ateplace.local.versions import chosen
 from tests.placeholders import placeholders_of
 
 pytestmark = pytest.mark.versions

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from ateplace.errors import LocalError
-from local import ApiError, ControlPlane, substrate
+from ateplace.local import ApiError, ControlPlane, substrate
 
 PARENT = """
 import sys, time
-from local import ControlPlane
+from ateplace.local import ControlPlane
 with ControlPlane(nodes=1) as plane:
     print(plane.directory, plane.port, plane.etcd_port, flush=True)
     if sys.argv[1] == "raise":

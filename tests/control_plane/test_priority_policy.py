@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from ateplace import names
-from local import ApiError, ControlPlane, substrate, webhooks
-from local.api import Object
-from local.webhooks import Webhook
+from ateplace.local import ApiError, ControlPlane, substrate, webhooks
+from ateplace.local.api import Object
+from ateplace.local.webhooks import Webhook
 
 pytestmark = pytest.mark.versions
 

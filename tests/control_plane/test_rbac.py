@@ -20,10 +20,10 @@ import httpx
 import pytest
 import yaml
 
-from local import ApiError, ControlPlane, substrate
-from local.api import Object
-from local.kubeconfig import connect
-from local.pods import Installation
+from ateplace.local import ApiError, ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.kubeconfig import connect
+from ateplace.local.pods import Installation
 from tests.control_plane.auditing import ACCOUNTS, Audit, Grant, WithoutStreamingLists, grants, unused
 from tests.deploying import SECOND_SCHEDULER, assert_no_difference
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from local import ControlPlane, substrate
-from local.pods import Installation
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.pods import Installation
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```shell([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

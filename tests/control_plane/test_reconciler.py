@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from ateplace import names
-from local import ControlPlane, substrate
-from local.api import Object
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
 from tests.control_plane.meddlers import meddling, untouchable
 from tests.reconciling import (
     Reconciler,

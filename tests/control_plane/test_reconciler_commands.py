@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from ateplace import names
-from local import ApiError, ControlPlane, substrate
-from local.api import Object
-from local.kubeconfig import connect
-from local.pods import Installation
-from local.scene import OVERLAY
+from ateplace.local import ApiError, ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.kubeconfig import connect
+from ateplace.local.pods import Installation
+from ateplace.local.scene import OVERLAY
 from tests import reconciling
 from tests.reconciling import NODES, POOLS, ateom, ateplace, claims, held, pool_path
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ateplace import names
-from local import ControlPlane, substrate
+from ateplace.local import ControlPlane, substrate
 from tests import reconciling
 from tests.placing import priority_class
 from tests.reconciling import Reconciler, bound, claims, node_claims, pod_path, pool_path, spread

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ateplace import names
-from local import ControlPlane
-from local.api import Object
+from ateplace.local import ControlPlane
+from ateplace.local.api import Object
 from tests import reconciling
 from tests.reconciling import Reconciler, ateom, claims, force_delete, pod_path, pool
 

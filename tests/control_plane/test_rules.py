@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ateplace import names
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.scheduling import Scheduling
 from bench.recorder import Recorder, bindings
-from local import ControlPlane, substrate
-from local.api import Object
-from local.scheduling import Scheduling
 from tests.placing import OWNER, ateom, call, create, where
 from tests.staleness import Binding, Rules, staleness
 

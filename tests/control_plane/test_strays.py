@@ -4,8 +4,8 @@ import time
 from typing import Any
 
 from ateplace import names
-from local import ControlPlane, substrate
-from local.api import Object
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
 from tests.reconciling import Reconciler, ateom, claims, force_delete, held, pod_path, pool, pool_path
 
 

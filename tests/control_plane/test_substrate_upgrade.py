@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from ateplace import names
-from local import ControlPlane, substrate
-from local.scene import OVERLAY
-from local.upgrade import EACH, NEW, OLD, POOLS, SERVING, Attendance, Upgrade, trouble
-from local.witness import Witness
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.scene import OVERLAY
+from ateplace.local.upgrade import EACH, NEW, OLD, POOLS, SERVING, Attendance, Upgrade, trouble
+from ateplace.local.witness import Witness
 
 NODES = 3
 FULL = EACH * len(POOLS)

@@ -10,10 +10,10 @@ import pytest
 
 from ateplace import names
 from ateplace.errors import LocalError
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.pods import Installation, Pod
 from ateplace.settings import load
-from local import ControlPlane, substrate
-from local.api import Object
-from local.pods import Installation, Pod
 from tests.deploying import NAMESPACE, OVERLAYS, ROLES, SECOND_SCHEDULER, claimed, newer
 
 

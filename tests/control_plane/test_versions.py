@@ -15,12 +15,12 @@ import jsonpatch
 import pytest
 
 from ateplace import names
-from local import ControlPlane, substrate
-from local.api import Object
-from local.pods import Pod
-from local.replicas import ReplicatedInstallation
-from local.scheduling import Scheduling
-from local.witness import Witness
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.pods import Pod
+from ateplace.local.replicas import ReplicatedInstallation
+from ateplace.local.scheduling import Scheduling
+from ateplace.local.witness import Witness
 from tests.deploying import NAMESPACE, ROLES, SECOND_SCHEDULER, claimed, newer
 from tests.load import Load, failed_calls
 from tests.placing import OWNER, ateom, create, where
@@ -48,9 +48,10 @@ from ateplace.kube import Kube
 from ateplace.settings import load
 try:
     from certs.keeper import Keeper  # what the older one calls it
+    from certs.rotation import Phase, phase
 except ModuleNotFoundError:
-    from certs.controller import Keeper
-from certs.rotation import Phase, phase
+    from ateplace.certs.controller import Keeper
+    from ateplace.certs.rotation import Phase, phase
 
 async def main():
     settings = load(flags=sys.argv[1:]).settings

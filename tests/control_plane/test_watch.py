@@ -13,8 +13,8 @@ from ateplace.kube import Kube, client
 from ateplace.kube import watch as module
 from ateplace.kube.objects import Metadata
 from ateplace.kube.watch import Watch
+from ateplace.local import ControlPlane
 from ateplace.settings import Cluster
-from local import ControlPlane
 from tests.features import has
 
 Record = tuple[str, str]

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from ateplace import names
+from ateplace.local import ApiError, ControlPlane, substrate, webhooks
+from ateplace.local.api import Object
+from ateplace.local.webhooks import Webhook
 from ateplace.settings import Substrate
 from ateplace.settings import Webhook as WebhookSettings
-from local import ApiError, ControlPlane, substrate, webhooks
-from local.api import Object
-from local.webhooks import Webhook
+from ateplace.webhook import wait_container
 from tests import placing
-from webhook import wait_container
 
 pytestmark = pytest.mark.versions
 

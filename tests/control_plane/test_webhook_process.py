@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from ateplace import names
-from local import ApiError, ControlPlane, substrate, webhooks
-from local.api import Object
-from local.webhooks import Webhook
+from ateplace.local import ApiError, ControlPlane, substrate, webhooks
+from ateplace.local.api import Object
+from ateplace.local.webhooks import Webhook
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import pytest
 
 from ateplace import names
-from local import ApiError, ControlPlane, substrate, webhooks
-from local.api import Object
-from local.strangers import Strangers
-from local.webhooks import Webhook
-from webhook import pools
+from ateplace.local import ApiError, ControlPlane, substrate, webhooks
+from ateplace.local.api import Object
+from ateplace.local.strangers import Strangers
+from ateplace.local.webhooks import Webhook
+from ateplace.webhook import pools
 
 CREATIONS = 30
 

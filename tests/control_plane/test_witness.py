@@ -6,8 +6,8 @@ import pytest
 
 from ateplace import names
 from ateplace.errors import LocalError
-from local import ControlPlane
-from local.witness import Witness
+from ateplace.local import ControlPlane
+from ateplace.local.witness import Witness
 
 UID = "11111111-2222-3333-4444-555555555555"
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ateplace import names
-from local import ApiError, ControlPlane, substrate
-from local.scheduling import Scheduling
+from ateplace.local import ApiError, ControlPlane, substrate
+from ateplace.local.scheduling import Scheduling
 from tests.placing import OWNER, atelet_with_requests, ateom, create, where
 
 PER_NODE = 15

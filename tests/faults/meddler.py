@@ -19,7 +19,7 @@ import aiohttp
 import yaml
 from aiohttp import web
 
-from local import ControlPlane, pki
+from ateplace.local import ControlPlane, pki
 
 
 class Fate(enum.Enum):

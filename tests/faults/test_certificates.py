@@ -13,12 +13,12 @@ import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from ateplace.certs import files
+from ateplace.certs.authority import Use, Wanted, issue, make_authority
+from ateplace.certs.pem import Pair
+from ateplace.certs.source import CertificateSource
 from ateplace.process.http_connection import Limits
 from ateplace.process.http_server import Server
-from certs import files
-from certs.authority import Use, Wanted, issue, make_authority
-from certs.pem import Pair
-from certs.source import CertificateSource
 
 CLIENTS = 50
 NAME = "ateplace-extender.ateplace-system.svc"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from ateplace import names
-from local import ControlPlane, substrate
+from ateplace.local import ControlPlane, substrate
 from tests import reconciling
 from tests.reconciling import Reconciler, ateom, claims, force_delete, pod_path, pool, pool_path
 

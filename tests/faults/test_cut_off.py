@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from local import ControlPlane, substrate
-from local.api import Object
-from local.scheduling import Scheduling
-from local.witness import Witness
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.scheduling import Scheduling
+from ateplace.local.witness import Witness
 from tests.faults.meddler import Fate, Meddler, only
 from tests.placing import OWNER, ateom, claims, create, where
 from tests.reconciling import Reconciler, force_delete

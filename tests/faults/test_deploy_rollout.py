@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from local import ControlPlane, substrate
-from local.replicas import ReplicatedInstallation
-from local.witness import Witness
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.replicas import ReplicatedInstallation
+from ateplace.local.witness import Witness
 from tests.deploying import SECOND_SCHEDULER
 from tests.load import Load, failed_calls
 

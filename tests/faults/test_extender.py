@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from ateplace import names
-from local import ControlPlane, substrate
-from local.api import Object
-from local.scheduling import Scheduling
-from local.witness import Witness
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.scheduling import Scheduling
+from ateplace.local.witness import Witness
 from tests.faults.meddler import Fate, Meddler, only
 from tests.placing import (
     OWNER,
@@ -185,7 +185,7 @@ def test_39_a_node_whose_annotations_are_near_their_limit_is_refused_in_words(
 
 
 HASTY = """
-from extender.filter import handler
+from ateplace.extender.filter import handler
 
 answer = handler.Filter._answer
 

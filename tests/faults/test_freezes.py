@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from ateplace import names
-from local import ControlPlane, substrate
-from local.api import ApiError, Object
-from local.scheduling import Scheduling
-from local.witness import Witness
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import ApiError, Object
+from ateplace.local.scheduling import Scheduling
+from ateplace.local.witness import Witness
 from tests.faults.meddler import Meddler
 from tests.faults.relay import Relay
 from tests.placing import OWNER, ateom, claims, create, where

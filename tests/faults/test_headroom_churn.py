@@ -9,12 +9,12 @@ import httpx
 import pytest
 
 from ateplace import names
-from local import ControlPlane, substrate
-from local.api import ApiError
-from local.burst import SLOT, Stage
-from local.pods import Installation
-from local.scene import OVERLAY
-from local.witness import Witness
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import ApiError
+from ateplace.local.burst import SLOT, Stage
+from ateplace.local.pods import Installation
+from ateplace.local.scene import OVERLAY
+from ateplace.local.witness import Witness
 
 SECONDS = 300.0
 ORDINARY = 6

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from local import ControlPlane, substrate
-from local.witness import Witness
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.witness import Witness
 from release.chart import CHART
 from tests.deploying import NAMESPACE
 from tests.helming import RELEASE, Release, helm

@@ -10,9 +10,9 @@ import pytest
 
 from ateplace import names
 from ateplace.kube import Kube
+from ateplace.local import ControlPlane, substrate
+from ateplace.reconciler.leader import Election
 from ateplace.settings import Cluster
-from local import ControlPlane, substrate
-from reconciler.leader import Election
 from tests import reconciling
 from tests.faults.meddler import Fate, Meddler, only
 from tests.reconciling import Reconciler, ateom, claims, force_delete

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ateplace import names
-from local import ControlPlane, substrate
-from local.scheduling import Scheduling
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.scheduling import Scheduling
 from tests import reconciling
 from tests.placing import OWNER, ateom, create, where
 from tests.reconciling import pool_path

@@ -7,10 +7,10 @@ from types import TracebackType
 
 import pytest
 
-from local import ControlPlane, substrate
-from local.api import Object
-from local.pods import Installation
-from local.witness import Witness
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.pods import Installation
+from ateplace.local.witness import Witness
 from tests.deploying import SECOND_SCHEDULER
 from tests.load import Load, blamed
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from ateplace import names
-from local import ApiError, ControlPlane, substrate
-from local.scheduling import Scheduling, pool_pod
-from local.witness import Witness
+from ateplace.local import ApiError, ControlPlane, substrate
+from ateplace.local.scheduling import Scheduling, pool_pod
+from ateplace.local.witness import Witness
 from tests import reconciling
 from tests.faults.meddler import Fate, Meddler, only, passes
 from tests.placing import create

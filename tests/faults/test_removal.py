@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from local import ControlPlane, substrate
+from ateplace.local import ControlPlane, substrate
 from tests import reconciling
 from tests.reconciling import ateom, ateplace, claims, force_delete, held, pod_path, pool_path, spread
 

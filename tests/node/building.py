@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from local import cache
+from ateplace.local import cache
 
 ROOT = Path(__file__).parents[2]
 NAME = "registry.example/ateplace:v0.1.0"

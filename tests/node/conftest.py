@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from local import ControlPlane, substrate
-from local.pods import Installation
-from local.progress import say
-from local.realnode import RealNode, stand_ins, unfit
-from local.scene import OVERLAY
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.pods import Installation
+from ateplace.local.progress import say
+from ateplace.local.realnode import RealNode, stand_ins, unfit
+from ateplace.local.scene import OVERLAY
 from tests.node import building
 from tests.node.building import Builder
 from tests.node.observing import SLOW_ATEOM, SLOW_END

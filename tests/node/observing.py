@@ -4,9 +4,9 @@ from collections.abc import Callable
 from datetime import datetime
 
 from ateplace import names
-from local import ControlPlane
-from local.api import Object
-from local.realnode import RealNode
+from ateplace.local import ControlPlane
+from ateplace.local.api import Object
+from ateplace.local.realnode import RealNode
 
 SLOW_ATEOM, SLOW_END = "registry.example/ateom:slow", 6
 """An image whose container takes so many seconds to end."""

@@ -4,8 +4,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from urllib.parse import urlsplit
 
-from local.realnode import RealNode
-from local.realnode.oci import Image
+from ateplace.local.realnode import RealNode
+from ateplace.local.realnode.oci import Image
 
 PORT = 5000
 

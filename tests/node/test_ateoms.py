@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ateplace import names
-from local import ControlPlane, substrate
-from local.api import ApiError
-from local.commands import REAL
-from local.pods import Installation
-from local.realnode import RealNode
-from local.realnode.stand_ins import ATEOM
-from local.witness import Witness
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import ApiError
+from ateplace.local.commands import REAL
+from ateplace.local.pods import Installation
+from ateplace.local.realnode import RealNode
+from ateplace.local.realnode.stand_ins import ATEOM
+from ateplace.local.witness import Witness
 from tests.node.observing import (
     SLOW_ATEOM,
     SLOW_END,

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from ateplace import names
-from local import ControlPlane, substrate
-from local.api import Object
-from local.pods import Installation
-from local.realnode import RealNode, stand_ins
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.pods import Installation
+from ateplace.local.realnode import RealNode, stand_ins
 from tests.node.observing import SMALL, containers
 from tests.node.registry import Registry
 

@@ -20,10 +20,10 @@ from typing import NamedTuple
 import pytest
 
 from ateplace import names
-from local import ControlPlane, substrate
-from local.api import ApiError, Object
-from local.kubeconfig import connect
-from local.realnode import RealNode, config, oci
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.api import ApiError, Object
+from ateplace.local.kubeconfig import connect
+from ateplace.local.realnode import RealNode, config, oci
 from tests.deploying import NAMESPACE, SECOND_SCHEDULER, render
 from tests.node import building
 from tests.node.observing import SMALL, atelets, claimed, containers, incarnations, running

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import pytest
 
-from local.realnode import cgroups
+from ateplace.local.realnode import cgroups
 
 NAME = "solo"
 PROGRAM = f"""
 import sys
-from local import ControlPlane
-from local.realnode import RealNode
+from ateplace.local import ControlPlane
+from ateplace.local.realnode import RealNode
 with ControlPlane(real_nodes=True) as plane, RealNode(plane, "{NAME}") as node:
     plane.wait(node.ready, timeout=120)
     plane.kubectl("run", "one", "--image=registry.example/ateom:1")
@@ -113,6 +113,6 @@ def test_nothing_stays_when_the_process_that_answers_for_the_node_is_killed(node
 
 
 def test_without_root_one_sentence_says_what_to_do(fit: None) -> None:
-    asked = [sys.executable, "-c", "from local.realnode import unfit; print(unfit())"]
+    asked = [sys.executable, "-c", "from ateplace.local.realnode import unfit; print(unfit())"]
     said = subprocess.run(["unshare", "--user", *asked], capture_output=True, text=True)
     assert said.stdout == "a real node needs root, for namespaces, mounts and cgroups: run this as root\n", said.stderr

@@ -13,11 +13,11 @@ import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from ateplace.certs import files
+from ateplace.certs.authority import Use, Wanted, issue, make_authority
+from ateplace.certs.pem import Pair, load_certificates
+from ateplace.certs.source import CertificateSource
 from ateplace.process import metrics
-from certs import files
-from certs.authority import Use, Wanted, issue, make_authority
-from certs.pem import Pair, load_certificates
-from certs.source import CertificateSource
 
 NAME = "hook.ns.svc"
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import AteletRecord, AteletTemplate, NodeRecord, PodRecord, PoolRecord
 from ateplace.cluster.resources import Amounts, Shape
+from ateplace.extender.context import Case, Rules
+from ateplace.extender.demand import Demand
 from ateplace.kube.objects import Toleration
-from extender.context import Case, Rules
-from extender.demand import Demand
 
 MIB = 1024 * 1024
 CORE = (("cpu", 1000), ("memory", 1024 * MIB))

@@ -6,9 +6,9 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
 from ateplace.cluster.resources import Shape
 from ateplace.cluster.state import Reading
-from extender.context import Case, Rules
-from extender.filter.choose import choose
-from extender.protocol import Names
+from ateplace.extender.context import Case, Rules
+from ateplace.extender.filter.choose import choose
+from ateplace.extender.protocol import Names
 from tests.unit.cluster import case, ledger, node, pod, pool, ready, template
 
 Seen = NodeRecord | PodRecord | PoolRecord | AteletRecord

@@ -9,7 +9,7 @@ import jsonpatch
 
 from ateplace import names
 from ateplace.settings import Substrate, Webhook
-from webhook import mutate
+from ateplace.webhook import mutate
 
 POOL_UID = "0b0ebb4c-6ff4-4a52-a9e1-a3b1f1b2c3d4"
 UID = "705ab4f5-6393-11e8-b7cc-42010a800002"

@@ -15,8 +15,8 @@ from typing import Any
 
 import uvloop
 
+from ateplace.certs import authority
 from ateplace.process.http_server import Limits, Server
-from certs import authority
 
 
 class Tls:

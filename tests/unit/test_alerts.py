@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.fit import ANNOTATIONS
+from ateplace.extender.fit import ANNOTATIONS
 from tests.promtool import promtool
 from tests.unit.exposition import known, labels_of
 

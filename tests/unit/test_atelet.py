@@ -12,9 +12,9 @@ from ateplace.cluster.records import (
     node_record,
 )
 from ateplace.cluster.state import Warmth
+from ateplace.extender.fit import NO_ROOM, no_room
 from ateplace.kube.objects import DaemonSet, Metadata, Node, Pod, Toleration
 from ateplace.label_selectors import parse
-from extender.fit import NO_ROOM, no_room
 from tests.unit.cluster import atelet, case, ledger, node, template
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from local.scaling import GROUP_LABEL, TAINT, Load, Machine, Since, grow, load, machine, shrink, waiting
+from ateplace.local.scaling import GROUP_LABEL, TAINT, Load, Machine, Since, grow, load, machine, shrink, waiting
 
 ROOM = {"cpu": 4000, "memory": 8 << 30, "pods": 110}
 TEMPLATE = Machine("", ROOM, {GROUP_LABEL: "auto"}, group=True)

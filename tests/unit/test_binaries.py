@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from local import downloads, golang, modules, versions
-from local.versions import BINARIES, DEFAULT, SUPPORTED, Versions
+from ateplace.local import downloads, golang, modules, versions
+from ateplace.local.versions import BINARIES, DEFAULT, SUPPORTED, Versions
 from tests.unit.sockets import until
 
 NAMES = sorted(binary.name for binary in BINARIES)
@@ -70,7 +70,7 @@ class Machine:
         self.environment["GO_SECONDS"] = str(seconds)
 
     def start(self) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "local"]
+        command = [sys.executable, "-m", "ateplace.local"]
         return subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE, text=True)
 
     def run(self) -> tuple[int, str]:

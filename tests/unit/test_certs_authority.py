@@ -12,8 +12,7 @@ from cryptography.x509.verification import PolicyBuilder, Store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ateplace.errors import CertificateError
-from certs.authority import (
+from ateplace.certs.authority import (
     BACKDATE,
     Use,
     Wanted,
@@ -24,7 +23,8 @@ from certs.authority import (
     needs_renewal,
     renewal_time,
 )
-from certs.pem import Pair, dns_names, fingerprint, issuer_of, load_certificates, load_pair
+from ateplace.certs.pem import Pair, dns_names, fingerprint, issuer_of, load_certificates, load_pair
+from ateplace.errors import CertificateError
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)

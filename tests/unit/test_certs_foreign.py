@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from certs import files
-from certs.source import CertificateSource
+from ateplace.certs import files
+from ateplace.certs.source import CertificateSource
 
 NAME = "ateplace-webhook.ateplace-system.svc"
 

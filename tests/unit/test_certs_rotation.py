@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from certs.rotation import (
+from ateplace.certs.rotation import (
     ChangeAuthority,
     DropPrevious,
     Inject,

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from certs.rotation import (
+from ateplace.certs.rotation import (
     DropPrevious,
     Inject,
     Issue,

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from ateplace.certs import context, files
+from ateplace.certs.authority import Use, Wanted, issue, make_authority
+from ateplace.certs.pem import Pair, load_certificates
+from ateplace.certs.source import CertificateSource
 from ateplace.process import metrics
 from ateplace.process.http_server import Limits, Server
-from certs import context, files
-from certs.authority import Use, Wanted, issue, make_authority
-from certs.pem import Pair, load_certificates
-from certs.source import CertificateSource
 from tests.unit.certs_echo import (
     BAD,
     CLIENT,

@@ -15,9 +15,9 @@ from msgspec import structs
 from ateplace.cluster.claims import answerable
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord, PodRecord, PoolRecord
+from ateplace.reconciler.claims.plan import Plan, decide
+from ateplace.reconciler.claims.unbound import Unbound
 from ateplace.settings import Reconciler, Settings
-from reconciler.claims.plan import Plan, decide
-from reconciler.claims.unbound import Unbound
 from tests.unit import cluster
 
 LINGER = 8.0

@@ -9,8 +9,8 @@ import pytest
 
 from ateplace.cluster.feed import View
 from ateplace.kube.watch import Watch
-from reconciler.resync import Compare, differences
-from reconciler.workqueue import Queue
+from ateplace.reconciler.resync import Compare, differences
+from ateplace.reconciler.workqueue import Queue
 
 Items = dict[str, tuple[int, str]]
 """By key: the object's version and its record."""

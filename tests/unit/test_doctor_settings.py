@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from ateplace.certs import authority
+from ateplace.certs.pem import load_certificates
 from ateplace.cli.doctor import configured, rbac, versions, webhook
 from ateplace.cli.findings import APPLY, some
 from ateplace.settings import Settings, load
-from certs import authority
-from certs.pem import load_certificates
 from tests.unit.doctoring import IMAGES, LINGER, LOOK, SETTINGS, begins, given, granted, images, installed
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
-from reconciler.events import OBJECT_BURST, OBJECT_SECONDS, Events, about_node
+from ateplace.reconciler.events import OBJECT_BURST, OBJECT_SECONDS, Events, about_node
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving, until
 
 

@@ -13,12 +13,12 @@ from prometheus_client import generate_latest
 from ateplace import names
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import PodRecord
+from ateplace.extender import fit
+from ateplace.extender.preempt import evict
+from ateplace.extender.protocol import extender_args, preemption_args
+from ateplace.extender.verbs import Verbs
 from ateplace.process import metrics
 from ateplace.settings import Settings
-from extender import fit
-from extender.preempt import evict
-from extender.protocol import extender_args, preemption_args
-from extender.verbs import Verbs
 from tests.unit.cluster import pod, pool, ready, template
 from tests.unit.kube_server import Answer, Request, Server, connected, kubeconfig, serving, until
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from reconciler.headroom.warm_slots import WarmSlots
+from ateplace.reconciler.headroom.warm_slots import WarmSlots
 from tests.promtool import promtool
 from tests.unit.exposition import known, labels_of
 

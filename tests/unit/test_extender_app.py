@@ -5,11 +5,11 @@ from typing import cast
 
 from ateplace import names
 from ateplace.cluster.feed import View
+from ateplace.extender.app import Application
+from ateplace.extender.verbs import Verbs
 from ateplace.kube import Kube
 from ateplace.process.http_server import Limits
 from ateplace.settings import Settings
-from extender.app import Application
-from extender.verbs import Verbs
 from tests.unit.sockets import answer, closed, request, serving
 
 LABELS = {names.POOL_LABEL: "web", names.POOL_UID_LABEL: "A"}

@@ -12,11 +12,11 @@ import pytest
 from ateplace import names
 from ateplace.cluster.records import PoolRecord
 from ateplace.cluster.state import CRASH_LOOP
-from extender import fit
-from extender.demand import Demand
-from extender.filter import choose as filter_
-from extender.filter import handler, retry
-from extender.protocol import FilterResult, preemption_args
+from ateplace.extender import fit
+from ateplace.extender.demand import Demand
+from ateplace.extender.filter import choose as filter_
+from ateplace.extender.filter import handler, retry
+from ateplace.extender.protocol import FilterResult, preemption_args
 from tests.unit.cluster import SMALL, atelet, node, pod, pool, template
 from tests.unit.kube_server import until
 from tests.unit.verbs_rig import LABELS, POD, Api, Rig, ask, denied, not_found, overtaken, stranger

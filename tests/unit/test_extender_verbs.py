@@ -13,9 +13,9 @@ from msgspec import structs
 
 from ateplace import names
 from ateplace.cluster.resources import Shape
-from extender import fit, metrics
-from extender.filter.handler import BUSY, GONE
-from extender.protocol import FilterResult, extender_args
+from ateplace.extender import fit, metrics
+from ateplace.extender.filter.handler import BUSY, GONE
+from ateplace.extender.protocol import FilterResult, extender_args
 from tests.unit.cluster import SMALL, atelet, ledger, node, pod, pool, template
 from tests.unit.kube_server import Answer, Request, until
 from tests.unit.verbs_rig import (

@@ -14,8 +14,8 @@ from ateplace import names
 from ateplace.cluster.records import node_record, pod_record, pool_record
 from ateplace.cluster.resources import NAMES, amounts, shape
 from ateplace.kube.objects import Node, PodSpec, WorkerPool
+from ateplace.reconciler.headroom.placeholder import Deployment, deployment_record
 from ateplace.settings import Webhook
-from reconciler.headroom.placeholder import Deployment, deployment_record
 from tests.unit.objects import node, pod, pool
 
 MIB = 1024 * 1024
@@ -31,7 +31,7 @@ from ateplace.cluster.records import node_record
 from ateplace.kube import codec
 from ateplace.kube.objects import Pod
 from ateplace.settings import Settings
-from reconciler.headroom.placeholder import Deployment, deployment_record
+from ateplace.reconciler.headroom.placeholder import Deployment, deployment_record
 from tests.unit.objects import node
 
 view = View(None, Settings())

@@ -8,9 +8,9 @@ from msgspec import structs
 from ateplace.cluster.records import PodRecord
 from ateplace.cluster.resources import Shape
 from ateplace.cluster.state import Node
-from extender import fit as why
-from extender.context import Rules
-from extender.filter.choose import _ranked, choose, refusals
+from ateplace.extender import fit as why
+from ateplace.extender.context import Rules
+from ateplace.extender.filter.choose import _ranked, choose, refusals
 from tests.unit.cluster import CORE, MIB, NOTHING, SMALL, atelet, case, ledger, node, pod, pool, ready, template
 from tests.unit.filtering import FULLER, HALF, Seen, half, opened, others, picked, restarted, sent
 

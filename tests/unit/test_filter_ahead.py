@@ -4,8 +4,8 @@ import pytest
 
 from ateplace.cluster.records import pod_record
 from ateplace.cluster.resources import Shape
-from extender.context import Rules
-from extender.filter.choose import choose
+from ateplace.extender.context import Rules
+from ateplace.extender.filter.choose import choose
 from tests.unit import objects
 from tests.unit.cluster import NOTHING, SMALL, atelet, case, ledger, node, pod, pool, ready
 from tests.unit.filtering import HALF, NAMES, ahead, burst, opened, picked, sent

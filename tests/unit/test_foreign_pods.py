@@ -7,10 +7,10 @@ import pytest
 from ateplace import names
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import atelet_record, pod_record
+from ateplace.extender.claim_writer import ClaimWriter
 from ateplace.kube import Kube
 from ateplace.kube.objects import MIRROR_ANNOTATION, Pod
 from ateplace.settings import Substrate
-from extender.claim_writer import ClaimWriter
 from tests.unit.objects import atelet, pod
 
 

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from ateplace import errors, names
 from ateplace.cluster.feed import View
 from ateplace.cluster.resources import NAMES as MOST_RESOURCES
+from ateplace.extender.app import Application
+from ateplace.extender.verbs import Verbs
 from ateplace.kube import Kube, codec
 from ateplace.kube.watch import Watch
+from ateplace.reconciler.claims.plan import decide
+from ateplace.reconciler.claims.unbound import Unbound
 from ateplace.settings import Settings
-from extender.app import Application
-from extender.verbs import Verbs
-from reconciler.claims.plan import decide
-from reconciler.claims.unbound import Unbound
 from tests.unit.fuzzing import NODES, POOL_UID, Json, Maker
 from tests.unit.splicing import Splicer
 

@@ -9,9 +9,9 @@ import pytest
 from ateplace import names
 from ateplace.cluster.ledger import Ledger
 from ateplace.kube import Kube
+from ateplace.reconciler.events import About, Events
+from ateplace.reconciler.gating import FIRST_WAIT, Gating
 from ateplace.settings import load
-from reconciler.events import About, Events
-from reconciler.gating import FIRST_WAIT, Gating
 from tests.unit.cluster import template
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
 

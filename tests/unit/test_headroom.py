@@ -20,10 +20,10 @@ from ateplace.kube.objects import (
     WorkerPool,
 )
 from ateplace.process import metrics
+from ateplace.reconciler.headroom import metrics as headroom_metrics
+from ateplace.reconciler.headroom.metrics import Workers
+from ateplace.reconciler.headroom.size import Quota, quota, share
 from ateplace.settings import Headroom
-from reconciler.headroom import metrics as headroom_metrics
-from reconciler.headroom.metrics import Workers
-from reconciler.headroom.size import Quota, quota, share
 from tests.unit import cluster
 
 

@@ -11,10 +11,10 @@ from msgspec import structs
 from ateplace import errors, names
 from ateplace.cluster.feed import View
 from ateplace.cluster.ledger import Ledger
+from ateplace.reconciler.events import Events
+from ateplace.reconciler.headroom.controller import Headroom
+from ateplace.reconciler.headroom.placeholder import MANAGED_BY, OWNER, DeploymentRecord, Mould
 from ateplace.settings import Settings
-from reconciler.events import Events
-from reconciler.headroom.controller import Headroom
-from reconciler.headroom.placeholder import MANAGED_BY, OWNER, DeploymentRecord, Mould
 from tests.unit import cluster
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
 

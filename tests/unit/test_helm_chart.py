@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from ateplace.errors import LocalError
+from ateplace.local.api import Object
 from ateplace.settings import load
-from local.api import Object
 from release import chart
 from release.chart import CHART, IN_MANIFESTS, identity
 from tests.deploying import COMPONENTS, DEPLOY, NAMESPACE, OVERLAYS, SECOND_SCHEDULER, compose, of_kind, render

@@ -3,8 +3,8 @@
 import json
 
 from ateplace.cli.doctor.versions import TESTED, minor
+from ateplace.local.versions import SUPPORTED
 from bench.versions import RESULTS, Run, tally
-from local.versions import SUPPORTED
 
 REPORT = """<testsuites><testsuite name="pytest">
 <testcase classname="tests.control_plane.test_rbac" name="test_a" time="1.0" />

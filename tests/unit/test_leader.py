@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from reconciler.leader import Election
+from ateplace.reconciler.leader import Election
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving, until
 
 SECONDS = 9.0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from local.balancer import PROBE_EVERY, TIMEOUTS, Balancer
+from ateplace.local.balancer import PROBE_EVERY, TIMEOUTS, Balancer
 from tests.unit.sockets import until
 
 FIRST, SECOND = "127.0.0.2", "127.0.0.3"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from local.keeper import Keeper
+from ateplace.local.keeper import Keeper
 from tests.unit.sockets import until
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -60,7 +60,7 @@ def test_what_it_started_and_its_directory_go_with_it() -> None:
 
 
 def test_who_is_killed_right_after_the_keepers_start_leaves_nothing(tmp_path: Path) -> None:
-    code = "import os; from local.keeper import Keeper; kept = Keeper('ateplace-'); os.kill(os.getpid(), 9)"
+    code = "import os; from ateplace.local.keeper import Keeper; kept = Keeper('ateplace-'); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"TMPDIR": str(tmp_path)}, timeout=60)
     assert until(lambda: not list(tmp_path.iterdir()))
 
@@ -71,7 +71,7 @@ def test_a_directory_made_elsewhere_goes_with_a_keeper_whose_owner_is_killed(tmp
     code = f"""
 import os
 from pathlib import Path
-from local.keeper import Keeper
+from ateplace.local.keeper import Keeper
 Keeper('ateplace-').make(Path({str(mine)!r}))
 print(Path({str(mine)!r}).is_dir(), flush=True)
 os.kill(os.getpid(), 9)

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from ateplace.errors import LocalError
-from local.ports import Reservations
+from ateplace.local.ports import Reservations
 
 
 def test_a_taken_network_is_passed_over() -> None:

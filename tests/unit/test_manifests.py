@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from ateplace import names
+from ateplace.local import versions
+from ateplace.local.api import Object
 from ateplace.process import metrics
 from ateplace.settings import Settings, load
-from local import versions
-from local.api import Object
 from tests.deploying import BASE, COMPONENTS, DEPLOY, NAMESPACE, OVERLAYS, ROLES, SECOND_SCHEDULER, of_kind, render
 
 DOCS = DEPLOY.parent / "docs"
@@ -22,11 +22,11 @@ METRICS = (
     "ateplace.cluster.feed",
     "ateplace.process.health",
     "ateplace.process.http_server",
-    "certs.metrics",
-    "extender.metrics",
-    "reconciler.headroom.metrics",
-    "reconciler.metrics",
-    "webhook.metrics",
+    "ateplace.certs.metrics",
+    "ateplace.extender.metrics",
+    "ateplace.reconciler.headroom.metrics",
+    "ateplace.reconciler.metrics",
+    "ateplace.webhook.metrics",
 )
 
 

@@ -19,7 +19,7 @@ PER_OTHER = 32
 CHILD = """
 import asyncio, contextlib, gc, sys
 gc.disable()
-import extender.app, reconciler.app
+import ateplace.extender.app, reconciler.app
 from ateplace.cluster.feed import View
 from ateplace.process import runtime
 from ateplace.settings import load

@@ -8,9 +8,9 @@ import pytest
 
 from ateplace import names
 from ateplace.settings import BUSYBOX, Substrate, Webhook
+from ateplace.webhook import wait_container
+from ateplace.webhook.app import Mutate
 from tests.unit.reviews import POOL_UID, FixedPools, applied, patch, pod, review, rules
-from webhook import wait_container
-from webhook.app import Mutate
 
 OURS = wait_container.container(Webhook(), Substrate())
 
@@ -223,7 +223,7 @@ def test_the_container_passes_the_restricted_profile_and_is_pinned() -> None:
 
 
 def test_keys_with_slashes_and_tildes_are_escaped() -> None:
-    from webhook.mutate import pointer
+    from ateplace.webhook.mutate import pointer
 
     assert pointer("a/b~c~1") == "a~1b~0c~01"
 

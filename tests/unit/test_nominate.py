@@ -9,9 +9,9 @@ from msgspec import structs
 
 from ateplace import names
 from ateplace.cluster.records import TEMPLATE_LABEL
+from ateplace.extender.filter.nominate import MOST
+from ateplace.extender.protocol import FilterResult
 from ateplace.settings import Extender, Settings
-from extender.filter.nominate import MOST
-from extender.protocol import FilterResult
 from tests.unit.cluster import atelet, node, pod
 from tests.unit.kube_server import Answer, Request, until
 from tests.unit.verbs_rig import LABELS, Api, Rig, ask

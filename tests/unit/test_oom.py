@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ateplace.local.realnode.cgroups import Hierarchy
 from bench import oom_report
 from bench.limits import parent
 from bench.oom_report import MIB, Figures, Size, Step
-from local.realnode.cgroups import Hierarchy
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -8,9 +8,8 @@ import yaml
 
 from ateplace import names
 from ateplace.cluster.records import PoolRecord
-from ateplace.settings import PAUSE, Headroom, Settings, Webhook
-from local import substrate
-from reconciler.headroom.placeholder import (
+from ateplace.local import substrate
+from ateplace.reconciler.headroom.placeholder import (
     Deployment,
     DeploymentRecord,
     Mould,
@@ -20,6 +19,7 @@ from reconciler.headroom.placeholder import (
     name_of,
     without_prepull,
 )
+from ateplace.settings import PAUSE, Headroom, Settings, Webhook
 from tests.unit import cluster
 
 SETTINGS = Settings()

@@ -12,10 +12,10 @@ from ateplace import names
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.pool_rules import NONE, PoolRules
 from ateplace.process import metrics
+from ateplace.reconciler.events import Events
+from ateplace.reconciler.pool_pods import SETS, Fates, PoolPods
+from ateplace.reconciler.pools import CLAIMS_SECONDS, Pools
 from ateplace.settings import Reconciler, Settings
-from reconciler.events import Events
-from reconciler.pool_pods import SETS, Fates, PoolPods
-from reconciler.pools import CLAIMS_SECONDS, Pools
 from tests.unit import cluster
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving, until
 

@@ -4,10 +4,10 @@ import pytest
 
 from ateplace.cluster.resources import Amounts, Shape
 from ateplace.cluster.state import Reading
-from extender import fit as why
-from extender.context import Rules
-from extender.preempt import decide
-from extender.protocol import MetaPod, MetaVictims
+from ateplace.extender import fit as why
+from ateplace.extender.context import Rules
+from ateplace.extender.preempt import decide
+from ateplace.extender.protocol import MetaPod, MetaVictims
 from tests.unit.cluster import NOTHING, SMALL, atelet, case, ledger, node, pod, ready, template
 
 

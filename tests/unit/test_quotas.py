@@ -9,8 +9,8 @@ from ateplace.cluster.pool_rules import Quota
 from ateplace.cluster.records import namespace_record
 from ateplace.kube.objects import Bare, Metadata
 from ateplace.process import metrics
-from reconciler.events import About, Events
-from reconciler.quotas import Quotas
+from ateplace.reconciler.events import About, Events
+from ateplace.reconciler.quotas import Quotas
 from tests.unit.cluster import ledger, node, pod, pool
 
 

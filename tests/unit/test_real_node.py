@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from local.realnode import cgroups, dns, oci, stand_ins, tunnel
-from local.realnode.cgroups import Hierarchy
-from local.realnode.config import Address
+from ateplace.local.realnode import cgroups, dns, oci, stand_ins, tunnel
+from ateplace.local.realnode.cgroups import Hierarchy
+from ateplace.local.realnode.config import Address
 
 KNOWN = {"web.demo.svc.cluster.local": "198.19.0.7"}
 

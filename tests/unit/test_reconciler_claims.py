@@ -12,9 +12,9 @@ from msgspec import structs
 from ateplace import errors, names
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import NodeRecord
+from ateplace.reconciler.claims.release import LOOK_AGAIN, Claims
+from ateplace.reconciler.events import About, Events
 from ateplace.settings import Settings
-from reconciler.claims.release import LOOK_AGAIN, Claims
-from reconciler.events import About, Events
 from tests.unit import cluster
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
 

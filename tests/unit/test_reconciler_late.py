@@ -7,9 +7,9 @@ import pytest
 
 from ateplace.errors import Forbidden
 from ateplace.process import metrics
+from ateplace.reconciler.claims.atelet_late import SAY_AGAIN, Late
+from ateplace.reconciler.events import About, Events
 from ateplace.settings import Reconciler, Settings
-from reconciler.claims.atelet_late import SAY_AGAIN, Late
-from reconciler.events import About, Events
 from tests.unit import cluster
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
 

@@ -8,11 +8,11 @@ from ateplace.cluster.claim_patch import ANNOTATION_BYTES
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord, PodRecord, PoolRecord
 from ateplace.cluster.resources import Shape
+from ateplace.reconciler.claims.plan import UNBOUND_LOOK, Plan, Release, decide, readable
+from ateplace.reconciler.claims.unbound import Unbound
+from ateplace.reconciler.pool_pods import Fates
+from ateplace.reconciler.pools import Stage, awaited
 from ateplace.settings import Reconciler, Settings
-from reconciler.claims.plan import UNBOUND_LOOK, Plan, Release, decide, readable
-from reconciler.claims.unbound import Unbound
-from reconciler.pool_pods import Fates
-from reconciler.pools import Stage, awaited
 from tests.unit import cluster
 from tests.unit.cluster import ledger
 

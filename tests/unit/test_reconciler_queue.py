@@ -8,9 +8,9 @@ from typing import cast
 
 from ateplace import errors
 from ateplace.kube import Kube
-from reconciler.events import WAITING, Budget, Events, about_node
-from reconciler.metrics import EVENTS_DROPPED
-from reconciler.workqueue import Queue
+from ateplace.reconciler.events import WAITING, Budget, Events, about_node
+from ateplace.reconciler.metrics import EVENTS_DROPPED
+from ateplace.reconciler.workqueue import Queue
 
 
 async def during(queue: Queue, *everything: str, do: Callable[[], Awaitable[object]]) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from ateplace import clock
+from ateplace.extender.context import Rules
+from ateplace.extender.protocol import FilterResult
 from ateplace.settings import Reconciler, Settings
-from extender.context import Rules
-from extender.protocol import FilterResult
 from tests.unit.cluster import atelet, node, pod, pool
 from tests.unit.verbs_rig import Api, Rig, ask
 

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from ateplace import errors
-from extender.context import TryAgain
-from extender.demand import Demand
-from extender.filter import retry
-from extender.filter.placeholders import Names
-from extender.filter.retry import MOST, Among, Retry
+from ateplace.extender.context import TryAgain
+from ateplace.extender.demand import Demand
+from ateplace.extender.filter import retry
+from ateplace.extender.filter.placeholders import Names
+from ateplace.extender.filter.retry import MOST, Among, Retry
 from tests.unit.cluster import SMALL
 from tests.unit.kube_server import until
 

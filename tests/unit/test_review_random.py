@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from ateplace import names
 from ateplace.settings import Substrate, Webhook
+from ateplace.webhook import wait_container
+from ateplace.webhook.app import OUTCOMES, Mutate
 from tests.unit.reviews import POOL_UID, UID, FixedPools, applied, patch, pod, review, rules
-from webhook import wait_container
-from webhook.app import OUTCOMES, Mutate
 
 OURS = wait_container.container(Webhook(), Substrate())
 HANDLERS = [

@@ -9,11 +9,11 @@ from ateplace import names
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.pool_rules import NONE, PoolRules, Quota, pool_rules, quota
 from ateplace.cluster.records import AteletRecord, NodeRecord, PodRecord, PoolRecord
-from extender.context import Case
-from extender.filter.choose import choose, refusals
-from extender.preempt.decide import decide, for_the_next
-from extender.protocol import MetaPod, MetaVictims, Names
-from extender.rules import kind, limits
+from ateplace.extender.context import Case
+from ateplace.extender.filter.choose import choose, refusals
+from ateplace.extender.preempt.decide import decide, for_the_next
+from ateplace.extender.protocol import MetaPod, MetaVictims, Names
+from ateplace.extender.rules import kind, limits
 from tests.unit.cluster import SMALL, atelet, case, ledger, node, pod, pool
 
 LOW, HIGH, SAME = names.MIN_NODES_ANNOTATION, names.MAX_PER_NODE_ANNOTATION, names.SAME_ANNOTATION

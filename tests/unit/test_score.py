@@ -1,7 +1,7 @@
 """Prioritize: warm and full first."""
 
-from extender.prioritize import scores
-from extender.protocol import HostPriority
+from ateplace.extender.prioritize import scores
+from ateplace.extender.protocol import HostPriority
 from tests.unit.cluster import SMALL, atelet, case, ledger, node, pod, ready
 
 

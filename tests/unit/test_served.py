@@ -9,13 +9,13 @@ from ateplace import names
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord
 from ateplace.cluster.resources import Shape
+from ateplace.extender.context import Case
+from ateplace.extender.filter.choose import choose, refusals, unserved
+from ateplace.extender.fit import passes
+from ateplace.extender.protocol import Names
+from ateplace.extender.served import INSTANCE_TYPE, SANDBOX_CLASS, SHARED, wanted
 from ateplace.kube.objects import Toleration
 from ateplace.label_selectors import parse
-from extender.context import Case
-from extender.filter.choose import choose, refusals, unserved
-from extender.fit import passes
-from extender.protocol import Names
-from extender.served import INSTANCE_TYPE, SANDBOX_CLASS, SHARED, wanted
 from tests.unit.cluster import atelet, case, ledger, node, pod, pool, template
 
 UNIT = Shape((("ate.dev/kvm", 1), ("cpu", 1000)), (("ate.dev/kvm", 1), ("cpu", 1000)))

@@ -3,8 +3,8 @@
 import pytest
 
 from ateplace.cluster.ledger import Ledger
-from extender.filter.choose import choose
-from extender.fit import answerable
+from ateplace.extender.filter.choose import choose
+from ateplace.extender.fit import answerable
 from tests.unit.cluster import SMALL, atelet, case, ledger, node, pod, pool, ready
 
 

@@ -1,10 +1,10 @@
 """Which placeholder goes for which pod, and whose room waits for its ateom."""
 
 from ateplace.cluster.ledger import Ledger
-from extender.context import Case
-from extender.preempt.decide import best, new_victims
-from extender.protocol import MetaPod, MetaVictims
-from extender.victims import MOST, SECONDS, Victims
+from ateplace.extender.context import Case
+from ateplace.extender.preempt.decide import best, new_victims
+from ateplace.extender.protocol import MetaPod, MetaVictims
+from ateplace.extender.victims import MOST, SECONDS, Victims
 from tests.unit.cluster import case, ledger, pod, ready
 
 

@@ -10,8 +10,8 @@ from prometheus_client import generate_latest
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.pool_rules import PoolRules
 from ateplace.process import metrics
-from reconciler.headroom.metrics import Workers
-from reconciler.headroom.warm_slots import WarmSlots, warm_slots
+from ateplace.reconciler.headroom.metrics import Workers
+from ateplace.reconciler.headroom.warm_slots import WarmSlots, warm_slots
 from tests.unit.cluster import atelet, ledger, node, pod, pool, ready, template
 
 

@@ -14,10 +14,10 @@ import yaml
 from ateplace import errors, names
 from ateplace.process import metrics
 from ateplace.process.http_server import Limits
+from ateplace.webhook.app import application
+from ateplace.webhook.pools import PATIENCE
 from tests.unit.reviews import POOL_UID, UID, FixedPools, applied, patch, pod, review, rules
 from tests.unit.sockets import Answer, Running, Tls, answer, closed, request, serving
-from webhook.app import application
-from webhook.pools import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 TLS = Tls()

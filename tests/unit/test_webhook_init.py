@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ateplace.settings import Substrate, Webhook
+from ateplace.webhook import wait_container
 from tests.unit import busybox
-from webhook import wait_container
 
 HOSTS = ["127.0.0.1", "::1"]
 

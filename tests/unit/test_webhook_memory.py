@@ -23,7 +23,7 @@ from ateplace import settings
 from ateplace.cli import main as cli
 from ateplace.process.http_server import Server, limits
 from tests.unit.sockets import Tls
-from webhook import app, mutate
+from ateplace.webhook import app, mutate
 
 class NoPools:
     def known(self, namespace, name): return None

@@ -7,9 +7,9 @@ import pytest
 
 from ateplace import errors
 from ateplace.kube import paths
+from ateplace.webhook import pools as module
+from ateplace.webhook.pools import Pools
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving, until
-from webhook import pools as module
-from webhook.pools import Pools
 
 END = {"k8s.io/initial-events-end": "true"}
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from extender import protocol
+from ateplace.extender import protocol
 
 CALL = b"""{"Pod":{"metadata":{"name":"p","namespace":"ns","uid":"u","creationTimestamp":null},
 "spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":"1"}}}]},"status":{}},

@@ -9,10 +9,10 @@ import pytest
 from ateplace import names
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord
-from extender.filter.choose import choose
-from extender.preempt.decide import best
-from extender.protocol import MetaPod, MetaVictims, Names
-from extender.victims import Victims
+from ateplace.extender.filter.choose import choose
+from ateplace.extender.preempt.decide import best
+from ateplace.extender.protocol import MetaPod, MetaVictims, Names
+from ateplace.extender.victims import Victims
 from tests.unit.cluster import SMALL, atelet, case, ledger, node, pod, pool, ready
 
 PER_NODE = 8

@@ -8,11 +8,11 @@ from typing import Any
 
 from ateplace import names
 from ateplace.cluster.feed import View
+from ateplace.extender import metrics
+from ateplace.extender.protocol import FilterResult, extender_args
+from ateplace.extender.verbs import Verbs
 from ateplace.kube import Kube
 from ateplace.settings import Settings
-from extender import metrics
-from extender.protocol import FilterResult, extender_args
-from extender.verbs import Verbs
 from tests.unit.cluster import node, pod, pool, template
 from tests.unit.kube_server import Answer, Request, Server, connected, kubeconfig, serving
 

@@ -3,14 +3,14 @@
 from datetime import UTC, datetime
 
 from ateplace import names
+from ateplace.certs.authority import authority_flaw, due, flaw
+from ateplace.certs.catalogue import catalogue
+from ateplace.certs.pem import load_pair
+from ateplace.certs.store import Secret
 from ateplace.cli.doctor.look import Look
 from ateplace.cli.doctor.webhook import repair
 from ateplace.cli.findings import Finding, fail, ok, warn
 from ateplace.kube import paths
-from certs.authority import authority_flaw, due, flaw
-from certs.catalogue import catalogue
-from certs.pem import load_pair
-from certs.store import Secret
 
 
 async def check(look: Look) -> list[Finding]:

@@ -11,15 +11,15 @@ from cryptography import x509
 from msgspec import Struct
 
 from ateplace import names
+from ateplace.certs.catalogue import service_names
+from ateplace.certs.pem import dns_names, issuer_of, load_certificates
+from ateplace.certs.store import Secret
 from ateplace.cli.doctor.look import Look
 from ateplace.cli.findings import APPLY, Finding, fail, ok, warn
 from ateplace.errors import CertificateError, Forbidden, KubeError, Refused, Unavailable
 from ateplace.kube import paths
 from ateplace.kube.objects import Metadata
 from ateplace.settings import PAUSE
-from certs.catalogue import service_names
-from certs.pem import dns_names, issuer_of, load_certificates
-from certs.store import Secret
 
 NOBODY = "ateplace-doctor-asks"
 """A pool that does not exist."""

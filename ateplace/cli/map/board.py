@@ -31,8 +31,8 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.pool_rules import PoolRules
 from ateplace.cluster.records import AteletRecord, NodeRecord, PodRecord, PoolRecord, pod_record
 from ateplace.kube.objects import Pod
+from ateplace.reconciler.headroom.size import quota
 from ateplace.settings import Headroom
-from reconciler.headroom.size import quota
 
 ZONE = "topology.kubernetes.io/zone"
 SENTENCES = 40
