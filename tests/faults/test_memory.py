@@ -52,9 +52,9 @@ BOUNDED = (
     "ateplace.process.http_connection.",  # connections
     "ateplace.kube.codec.",  # the last message of each watch
     "ateplace.process.http_server.",
-    "extender.decision_log.Ring._kept",
-    "reconciler.events.Events._budgets",
-    "reconciler.events.Events._written",
+    "ateplace.extender.decision_log.Ring._kept",
+    "ateplace.reconciler.events.Events._budgets",
+    "ateplace.reconciler.events.Events._written",
 )
 """What is kept up to a number, and so is no one's in particular."""
 TURNS = 4

@@ -53,8 +53,8 @@ def test_what_is_due_and_in_no_queue_is_missed_once_its_watch_has_been_read_past
     read: int, reason: str, counted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then it may be due only because our own write has not come back."""
-    monkeypatch.setattr("reconciler.resync.QUEUE_PATIENCE", 0.01)
-    monkeypatch.setattr("reconciler.resync.SURVEY_POLL", 0.01)
+    monkeypatch.setattr("ateplace.reconciler.resync.QUEUE_PATIENCE", 0.01)
+    monkeypatch.setattr("ateplace.reconciler.resync.SURVEY_POLL", 0.01)
 
     class Keys:
         name = "nodes"

@@ -51,7 +51,7 @@ def placing(
 ) -> Counter[tuple[str, int]]:
     """300 pods, so many seconds apart, and one of the nodes that each is answered."""
     passed = 0.0
-    for module in ("extender.context", "extender.claim_writer", "extender.filter.handler"):
+    for module in ("ateplace.extender.context", "ateplace.extender.claim_writer", "ateplace.extender.filter.handler"):
         monkeypatch.setattr(f"{module}.boottime", lambda: 1000.0 + passed)
     api = Counting()
 

@@ -53,7 +53,7 @@ def test_time_for_which_the_machine_was_suspended_counts(
         return real() + suspended
 
     real = clock.boottime
-    for module in ("extender.context", "extender.claim_writer", "extender.filter.handler"):
+    for module in ("ateplace.extender.context", "ateplace.extender.claim_writer", "ateplace.extender.filter.handler"):
         monkeypatch.setattr(f"{module}.boottime", boottime)
 
     async def use(rig: Rig) -> None:
