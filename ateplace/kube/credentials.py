@@ -11,7 +11,7 @@ import ssl
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import yaml
 
@@ -49,14 +49,23 @@ class Credentials(NamedTuple):
         # Python 3.13 refuses CAs without key identifiers, which some clusters have and every Go client takes.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if self.certificate:
-            with tempfile.NamedTemporaryFile() as file:  # OpenSSL's interface takes no bytes; only we can read it
+            # OpenSSL's interface takes no bytes. Where the system has files in memory, no key is on a disk, not even
+            # after a kill.
+            with _scratch() as file:
                 file.write(self.certificate + b"\n" + self.key)
                 file.flush()
-                context.load_cert_chain(file.name)
+                context.load_cert_chain(f"/proc/self/fd/{file.fileno()}" if isinstance(file.name, int) else file.name)
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
+
+
+def _scratch() -> IO[bytes]:
+    """A file for a moment, which only we can read."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("ateplace"), "wb")
+    return tempfile.NamedTemporaryFile()
 
 
 def in_cluster() -> bool:
