@@ -8,5 +8,5 @@ if __name__ == "__main__":
     gc.disable()  # as the command line does
     runtime = importlib.import_module("ateplace.process.runtime")
     settings = importlib.import_module("ateplace.settings")
-    roles = {name: importlib.import_module(f"{name}.app").role for name in ("reconciler", "extender")}
+    roles = {name: importlib.import_module(f"ateplace.{name}.app").role for name in ("reconciler", "extender")}
     sys.exit(runtime.run(settings.load(flags=sys.argv[1:]).settings, roles))

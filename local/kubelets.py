@@ -24,15 +24,13 @@ START_DELAY = "local.ateplace/start-delay"
 STOP_DELAY = "local.ateplace/stop-delay"
 
 _ADDRESSES = """
-{{ $host := NodeIPsWith .spec.nodeName }}
-{{ with $host }}
-hostIP: {{ index . 0 | Quote }}
-hostIPs: [{ip: {{ index . 0 | Quote }}}]
+{{ $host := NodeIPWith .spec.nodeName }}
+hostIP: {{ $host | Quote }}
+hostIPs: [{ip: {{ $host | Quote }}}]
+{{ if .spec.hostNetwork }}
+podIP: {{ $host | Quote }}
+podIPs: [{ip: {{ $host | Quote }}}]
 {{ end }}
-{{ if .spec.hostNetwork }}{{ with $host }}
-podIP: {{ index . 0 | Quote }}
-podIPs: [{ip: {{ index . 0 | Quote }}}]
-{{ end }}{{ end }}
 startTime: {{ $now | Quote }}
 phase: Running
 """

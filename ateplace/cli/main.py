@@ -78,7 +78,7 @@ def _serve(roles: tuple[str, ...], flags: list[str], file: str) -> None:
     gc.disable()  # importing makes next to no garbage; `runtime.run` enables it again
     runtime = importlib.import_module("ateplace.process.runtime")
     settings = _load(flags, file).settings
-    entered = {role: importlib.import_module(f"{role}.app").role for role in roles}
+    entered = {role: importlib.import_module(f"ateplace.{role}.app").role for role in roles}
     raise typer.Exit(runtime.run(settings, entered))
 
 

@@ -75,6 +75,9 @@ def test_installed_in_an_environment_of_its_own_it_adds_one_package_and_runs(whe
         )
         assert run.returncode == 0, run.stderr
         assert said is None or run.stdout == said
+    roles = [str(place / "bin" / "ateplace"), "run", "--set", f"cluster.kubeconfig={tmp_path}/none"]
+    run = subprocess.run(roles, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1 and "no such file" in run.stderr and "Traceback" not in run.stderr, run.stderr
 
 
 def test_our_directories_are_imported_below_the_package_only() -> None:
