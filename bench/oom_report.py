@@ -17,6 +17,8 @@ SPARE: Final = 1.5
 ROUND: Final = 32
 """MiB to which limits are rounded up."""
 TOP: Final = 8
+FAR: Final = 20
+"""So many times what was run is extrapolated, and no more."""
 KINDS: Final = ("namespaces", "pools", "nodes", "ateoms", "others")
 NAMES: Final = {"others": "pod that is not an ateom"} | {kind: kind.removesuffix("s") for kind in KINDS[:4]}
 
@@ -206,16 +208,17 @@ def report(figures: Figures) -> str:
     for role, shipped in figures.shipped.items():
         said = figures.dies_at(role, shipped)
         empty, full = figures.cold[role]
-        reached = "not by growing like this" if said is None else f"about {said:,} ateoms"
+        far = FAR * figures.end.ateoms
+        reached = f"about {said:,} ateoms" if said and said <= far else f"more than {far:,} ateoms, {FAR} × what was run"
         parts.append(f"| {role} | {empty / MIB:.0f} MiB | {full / MIB:.0f} MiB | {shipped / MIB:.0f} MiB | {reached} |")
     parts += [
         "",
         "## Sizing",
         "",
-        f"What a role needs, and a limit {SPARE} times that, rounded up to {ROUND} MiB: a burst takes more for a",
-        "moment than the same pods at rest, which is why processes above were killed before the costs say. This is",
-        "growth only: what hostile clients and fat objects can make a role take comes on top",
-        "([security.md](../security.md)), and is what the limits that we ship have room for.",
+        f"What a role needs, and a limit {SPARE} times that, rounded up to {ROUND} MiB: processes above were killed",
+        "before the costs say, so a limit without room to spare is too low. This is growth only: what hostile clients",
+        "and fat objects can make a role take comes on top ([security.md](../security.md)), and is what the limits that",
+        "we ship have room for.",
         "",
         sizing(figures),
     ]
