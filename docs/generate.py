@@ -90,10 +90,11 @@ def metrics_by_package() -> dict[str, list[tuple[str, str, str, str]]]:
         if not info.name.startswith(NOT_SHIPPED) and not info.name.endswith(("__main__", ".cli")):
             importlib.import_module(info.name)
     owners: dict[int, str] = {}
+    registered = {id(collector) for collector in metrics.REGISTRY._collector_to_names}
     for name, module in sorted(sys.modules.items()):
         if owner := _owner(name):
             for value in vars(module).values():
-                if value.__hash__ and value in metrics.REGISTRY._collector_to_names:
+                if id(value) in registered:
                     owners.setdefault(id(value), owner)
     found = defaultdict(list)
     for collector in metrics.REGISTRY._collector_to_names:

@@ -123,6 +123,7 @@ class Access:
         self.proxy = found.proxy or _proxy(found.server)
         self._authorization = found.authorization
         self._used = found
+        log.debug("cluster configuration read", extra={"server": self.server})
 
 
 def _proxy(server: str) -> str | None:

@@ -245,7 +245,7 @@ def test_go_is_fetched_by_hash(machine: Machine, tmp_path: Path) -> None:
 
 
 def test_tools_are_locked_with_hashes() -> None:
-    root = Path(versions.__file__).parents[1]
+    root = Path(__file__).parents[2]
     for lock in (root / "requirements-tools.lock", root / "local" / "go.lock"):
         text = lock.read_text()
         assert "--hash=sha256:" in text and "http" not in text
