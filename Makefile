@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 ARGS ?=
 KUBERNETES ?=
 # The minor version of the control plane; empty for the default (local/versions.py)
-export ATEPLACE_KUBERNETES := $(or $(KUBERNETES),$(ATEPLACE_KUBERNETES))
+export PLANE_KUBERNETES := $(or $(KUBERNETES),$(PLANE_KUBERNETES))
 
 .PHONY: help
 help: ## Show this help

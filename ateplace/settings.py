@@ -26,7 +26,6 @@ NOT_SETTINGS = (
     "ATEPLACE_CONTROL_PLANE_BIN",
     "ATEPLACE_CACHE",
     "ATEPLACE_DOWNLOAD_",
-    "ATEPLACE_KUBERNETES",
 )
 """Beginnings of variables with our prefix that the local control plane reads."""
 

@@ -209,7 +209,9 @@ def report(figures: Figures) -> str:
         said = figures.dies_at(role, shipped)
         empty, full = figures.cold[role]
         far = FAR * figures.end.ateoms
-        reached = f"about {said:,} ateoms" if said and said <= far else f"more than {far:,} ateoms, {FAR} × what was run"
+        reached = (
+            f"about {said:,} ateoms" if said and said <= far else f"more than {far:,} ateoms, {FAR} × what was run"
+        )
         parts.append(f"| {role} | {empty / MIB:.0f} MiB | {full / MIB:.0f} MiB | {shipped / MIB:.0f} MiB | {reached} |")
     parts += [
         "",
@@ -217,8 +219,8 @@ def report(figures: Figures) -> str:
         "",
         f"What a role needs, and a limit {SPARE} times that, rounded up to {ROUND} MiB: processes above were killed",
         "before the costs say, so a limit without room to spare is too low. This is growth only: what hostile clients",
-        "and fat objects can make a role take comes on top ([security.md](../security.md)), and is what the limits that",
-        "we ship have room for.",
+        "and fat objects can make a role take comes on top ([security.md](../security.md)), and is what the limits",
+        "that we ship have room for.",
         "",
         sizing(figures),
     ]

