@@ -10,10 +10,12 @@ import ssl
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import yaml
@@ -139,6 +141,10 @@ class Scheduling:
         ]
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if all(text in line for text in wanted))
 
+    def answers(self) -> list["Answer"]:
+        """Which replica answered a node for which pod, in this order; of several replicas only."""
+        return list(self._alternator.answers) if self._alternator else []
+
     @property
     def address(self) -> str:
         """Where the scheduler calls."""
@@ -189,22 +195,38 @@ class Scheduling:
             files.project(self.directory / directory, content)
 
 
+class Answer(NamedTuple):
+    """One node that a replica answered to filter."""
+
+    pod: str
+    """`namespace/name`."""
+    node: str
+    replica: int
+    asked: float
+    """By `time.perf_counter`."""
+
+
 class Alternator:
     """One address in front of several replicas: each call, not just each connection, goes to the next one."""
 
     def __init__(self, directory: Path, targets: list[int]) -> None:
-        turns = itertools.cycle(targets)
-        clients = {port: _client(directory / "client", f"https://127.0.0.1:{port}") for port in targets}
-        self._clients = tuple(clients.values())
+        self._clients = [_client(directory / "client", f"https://127.0.0.1:{port}") for port in targets]
+        self.answers: list[Answer] = []
+        turns, clients, answers = itertools.cycle(range(len(targets))), self._clients, self.answers
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                asked, replica = perf_counter(), next(turns)
                 try:
-                    answer = clients[next(turns)].post(self.path, content=body)
+                    answer = clients[replica].post(self.path, content=body)
                     status, content = answer.status_code, answer.content
+                    if self.path == "/filter" and status == HTTPStatus.OK and (nodes := answer.json().get("NodeNames")):
+                        pod = json.loads(body)["Pod"]["metadata"]
+                        key = f"{pod['namespace']}/{pod['name']}"
+                        answers.extend(Answer(key, node, replica, asked) for node in nodes)
                 except httpx.HTTPError as error:
                     status, content = 502, str(error).encode()
                 self.send_response(status)

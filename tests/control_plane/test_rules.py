@@ -12,7 +12,7 @@ from ateplace.local.api import Object
 from ateplace.local.scheduling import Scheduling
 from bench.recorder import Recorder, bindings
 from tests.placing import OWNER, ateom, call, create, where
-from tests.staleness import Binding, Rules, staleness
+from tests.staleness import Binding, Placed, Rules, breaches, staleness
 
 Nodes = Callable[..., list[str]]
 TYPE = "node.kubernetes.io/instance-type"
@@ -108,10 +108,15 @@ def test_no_ateom_breaks_a_rule_by_what_has_been_bound_for_five_seconds(
             last = max((at for at, *_ in bindings(recorder.events()).values()), default=begun)
             rest = f"five seconds after the last binding of burst {burst}"
             plane.wait(lambda last=last: time.perf_counter() - last > 5, timeout=10, why=rest)  # type: ignore[misc]
-        found = [Binding(at, node) for at, _, node, _ in bindings(recorder.events()).values()]
+        bound = bindings(recorder.events())
+    found = [Binding(at, node) for at, _, node, _ in bound.values()]
     oldest = staleness(found, rules, kinds)
-    print(f"{len(found)} of {count + count // 4} bound; oldest unknown binding by rule: {oldest}")
+    answers = {(one.pod, one.node): one for one in rig.answers()}  # the last one, where a pod was answered twice
+    asked = [(answers[f"{namespace}/{pod}", node], at) for pod, (at, _, node, _) in bound.items()]
+    broken = breaches([Placed(one.node, one.replica, one.asked, at) for one, at in asked], rules, lag=1.0)
+    print(f"{len(found)} of {count + count // 4} bound; oldest unknown binding by rule: {oldest}; {broken}")
     assert max(oldest.values(), default=0.0) < 5
+    assert [one for one in broken if one.over > one.in_flight] == [], "more than the other had in flight"
     used = Counter(one.node for one in found)
     assert max(used.values()) <= 2 * rules.max_per_node, "as many again as the other replica had in flight"
     assert rules.min_nodes <= len(used) <= 2 * rules.max_nodes
