@@ -3,6 +3,7 @@
     make bench-burst                                     20, 100 and 1,000 nodes, 10 runs each; 3,000 pods; 5,000 nodes
     make bench-burst ARGS="--nodes 20 --runs 3"
     make bench-burst ARGS="--nodes 100 --sizes small --no-once --zones 3"    with and without zones, in turns
+    make bench-burst ARGS="--before ../checkout"         also with the extender of another version, in turns
 
 Each run starts cold: no pods, no claims, an extender that has just been started. The kinds of runs:
 
@@ -11,6 +12,7 @@ Each run starts cold: no pods, no claims, an extender that has just been started
     nominated   the same with nominations, however few nodes there are
     unaided     the same without nominations, however many there are
     zones       the same as extender, on nodes in so many zones (only with --zones)
+    before      the same as extender, with the extender of another version (only with --before)
     together    a pool's pods as they are, through our webhook, then our scheduler and extender
     limit       stock, with as many bare node patches sent meanwhile (only where every pod opens a node: "large")
     atelet      the same with patches that set our label, so that as many atelets start
@@ -28,6 +30,7 @@ import math
 import statistics
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 
@@ -38,7 +41,7 @@ from ateplace.kube import Kube
 from ateplace.local import ControlPlane, substrate, webhooks
 from ateplace.local.api import Object
 from ateplace.local.scheduling import Scheduling
-from ateplace.settings import Cluster, Settings
+from ateplace.settings import Cluster
 from bench.recorder import Recorder, Result, api_requests, bindings, cpu_seconds, early, process_with
 
 STOCK = "stock"
@@ -55,7 +58,7 @@ LARGE = {"cpu": "5", "memory": "4Gi"}
 
 NOMINATING = {"nominated": 1, "unaided": 0}
 """From how many nodes on pods are nominated; else as the setting says."""
-OURS = ("extender", "zones", "nominated", "unaided", "together")
+OURS = ("extender", "zones", "before", "nominated", "unaided", "together")
 TARGETS = {"small": {"extender": 1.25, "together": 1.5}, "large": {"extender": 2.2, "together": 2.5}}
 """P99 against stock."""
 ZONES_TARGET = 1.1
@@ -74,6 +77,8 @@ class Case:
     """Whether its P99 has a target; a single run is only shown."""
     zones: int = 0
     """In how many zones the nodes are in runs with zones; 0 for no such runs."""
+    before: bool = False
+    """Whether there are runs of another version."""
 
     def __str__(self) -> str:
         return f"{self.pods} {self.size} pods over {self.nodes} nodes"
@@ -84,7 +89,7 @@ class Case:
 
     @property
     def kinds(self) -> list[str]:
-        ours = [kind for kind in OURS if kind != "zones" or self.zones]
+        ours = [kind for kind in OURS if {"zones": bool(self.zones), "before": self.before}.get(kind, True)]
         return ["stock", *ours, *(["limit", "atelet"] if self.size == "large" else [])]
 
     @property
@@ -96,8 +101,11 @@ class Case:
 
 
 class Bench:
-    def __init__(self, plane: ControlPlane, rig: Scheduling, webhook: webhooks.Webhook) -> None:
+    def __init__(
+        self, plane: ControlPlane, rig: Scheduling, webhook: webhooks.Webhook, before: Path | None = None
+    ) -> None:
         self.plane = plane
+        self.before = before
         self.rig = rig
         self.number = 0
         self.zones = 0
@@ -126,8 +134,8 @@ class Bench:
 
     @staticmethod
     def settings(kind: str) -> dict[str, int]:
-        default = Settings().extender.nominate_nodes
-        return {"extender__nominate_nodes": NOMINATING.get(kind, default)}
+        """Only what differs from the defaults: another version need not know the setting."""
+        return {"extender__nominate_nodes": NOMINATING[kind]} if kind in NOMINATING else {}
 
     def run(
         self,
@@ -143,7 +151,8 @@ class Bench:
         others they are in none. `keep`: its pods are there in the next run too."""
         self.number += 1
         self.locate(zones if kind == "zones" else 0)
-        self.rig.restart(**self.settings(kind))  # what it has read about nodes would be believed for a minute
+        code = {0: self.before} if kind == "before" and self.before else {}
+        self.rig.restart(code=code, **self.settings(kind))  # what it has read would be believed for a minute
         template, ours = self.pod(kind, requests), kind in OURS
         named = [f"r{self.number}-{n}" for n in range(count)]
         pods = [{**template, "metadata": {**template["metadata"], "name": name}} for name in named]
@@ -267,6 +276,8 @@ def report(case: Case, kinds: dict[str, list[Result]]) -> tuple[dict[str, object
     over = slow["zones"] / slow["extender"] if {"zones", "extender"} <= slow.keys() else 0.0
     if over:
         figures["zones P99 × extender"] = round(over, 2)
+    if {"before", "extender"} <= slow.keys():
+        figures["extender P99 × before"] = round(slow["extender"] / slow["before"], 2)
     used = statistics.median(one.nodes for one in ours)
     figures |= {
         "nodes": used,
@@ -295,9 +306,13 @@ def report(case: Case, kinds: dict[str, list[Result]]) -> tuple[dict[str, object
 def cases(options: argparse.Namespace) -> list[Case]:
     wanted = []
     for nodes in options.nodes:
-        wanted.append(Case(nodes, options.pods, "small", options.runs, zones=options.zones))
+        wanted.append(
+            Case(nodes, options.pods, "small", options.runs, zones=options.zones, before=bool(options.before))
+        )
         if nodes >= options.pods and nodes == max(options.nodes):
-            wanted.append(Case(nodes, options.pods, "large", options.runs, zones=options.zones))
+            wanted.append(
+                Case(nodes, options.pods, "large", options.runs, zones=options.zones, before=bool(options.before))
+            )
     if options.once:
         wanted += [Case(1000, 3000, "small", 1, judged=False), Case(5000, 300, "small", 1, judged=False)]
     return [case for case in wanted if case.size in options.sizes]
@@ -309,9 +324,10 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=300)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--sizes", nargs="+", default=["small", "large"], help="large: one pod a node")
-    kinds = ["stock", "extender", "zones", "together", "limit", "atelet"]
+    kinds = ["stock", "extender", "zones", "before", "together", "limit", "atelet"]
     parser.add_argument("--kinds", nargs="+", default=kinds, help="stock, and at least one of ours")
     parser.add_argument("--zones", type=int, default=0, metavar="N", help="also runs on nodes in N zones")
+    parser.add_argument("--before", type=Path, metavar="TREE", help="also runs with the extender of this checkout")
     parser.add_argument(
         "--once", action=argparse.BooleanOptionalAction, default=True, help="3,000 pods and 5,000 nodes, once each"
     )
@@ -328,7 +344,7 @@ def main() -> int:
             webhooks.install_access(plane)
             with Scheduling(plane, **settings) as rig, webhooks.webhook(plane) as webhook:
                 plane.add_scheduler(STOCK, stock(rig))
-                bench = Bench(plane, rig, webhook)
+                bench = Bench(plane, rig, webhook, options.before and options.before.resolve())
                 rig.wait_ready()
                 for case in (each for each in wanted if each.nodes == nodes):
                     results: dict[str, list[Result]] = {kind: [] for kind in case.kinds if kind in options.kinds}

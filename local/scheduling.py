@@ -58,6 +58,7 @@ class Scheduling:
         self._argv = argv
         self._code = code or {}
         self._settings = settings
+        self._more: Mapping[str, Any] = {}
         self.directory = plane.directory / "scheduling"
         self._alternator: Alternator | None = None
         self._reservations = Reservations()
@@ -101,7 +102,7 @@ class Scheduling:
             "serve.drain": 0,
             "extender.port": self.ports[number],
             "extender.tls_directory": str(self.directory / "server"),
-            **{key.replace("__", "."): value for key, value in self._settings.items()},
+            **{key.replace("__", "."): value for key, value in {**self._settings, **self._more}.items()},
         }
         flags = [part for key, value in given.items() for part in ("--set", f"{key}={value}")]
         program, environment = ateplace(self._code.get(number))
@@ -112,9 +113,10 @@ class Scheduling:
         """SIGKILL a replica."""
         self.plane.stop(f"extender-{number}", signal.SIGKILL)
 
-    def restart(self, **settings: Any) -> None:
-        """Kill every replica and start it again, so that it sees everything afresh; from now on with these settings."""
-        self._settings |= settings
+    def restart(self, *, code: Mapping[int, Path] | None = None, **settings: Any) -> None:
+        """Kill every replica and start it again, so that it sees everything afresh: with these settings beside those
+        that it was made with; `code` are the trees of replicas of another version from now on."""
+        self._more, self._code = settings, self._code if code is None else code
         for number in range(self.replicas):
             self.kill(number)
             self.start(number)
