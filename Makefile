@@ -32,7 +32,7 @@ run: $(READY) ## See ateplace work on this machine (ARGS=--once: play the scenar
 
 .PHONY: test
 test: setup ## What continuous integration runs (15 to 20 minutes on two cores)
-	$(BIN)/pytest -m "not slow and not long" $(ARGS)
+	$(BIN)/pytest -m "not slow and not long" -n 2 --dist loadfile $(ARGS)
 
 .PHONY: test-faults
 test-faults: setup ## Kill, cut and starve things

@@ -131,7 +131,7 @@ def test_42_a_new_pair_every_second_under_load_costs_no_call(tmp_path: Path) -> 
     print(f"\n{seen.calls} calls, {len(seen.serials())} serials, {len(seen.failures)} failed")
     assert seen.failures == []
     assert len(seen.serials()) == 31
-    assert seen.calls > 1000
+    assert seen.calls > 10 * len(seen.serials()), "each pair was under load, on however busy a machine"
 
 
 @pytest.mark.timeout(600)
