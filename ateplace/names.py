@@ -24,6 +24,8 @@ NODE_LABEL: Final = "ate.dev/atelet"
 CLAIM_PREFIX: Final = "ate.dev/claim."
 """A Node's annotation `ate.dev/claim.<WorkerPool UID>`; its value is an RFC 3339 time, or empty."""
 FINALIZER: Final = "ate.dev/release-node-claims"
+FIELD_MANAGER: Final = {"fieldManager": "ateplace"}
+"""As a query: the owner of the fields that we write."""
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 
 HEADROOM_ANNOTATION: Final = "ateplace.ate.dev/headroom"

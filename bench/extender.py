@@ -27,7 +27,7 @@ from ateplace import names
 from ateplace.certs import files
 from ateplace.certs.authority import Use, Wanted, issue, make_authority
 from ateplace.certs.source import CertificateSource
-from ateplace.clock import boottime
+from ateplace.cluster.claims import boottime
 from ateplace.cluster.feed import View
 from ateplace.extender.app import Application
 from ateplace.extender.verbs import Verbs

@@ -21,8 +21,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from ateplace import errors, names
-from ateplace.clock import boottime
-from ateplace.cluster import claim_patch
+from ateplace.cluster.claims import boottime, claim_metadata, claim_value
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import FINISHED
 from ateplace.cluster.resources import Amounts, host_ports, pack, requests, total
@@ -124,14 +123,14 @@ class ClaimWriter:
         opening = guard > 0 and not claimed
         path = paths.NODES.named(name)
         within = min(ATTEMPT_SECONDS, self._deadline)
-        value = claim_patch.value()
-        meta = claim_patch.claims(uid, (pool,), value)
+        value = claim_value()
+        meta = claim_metadata(uid, (pool,), value)
         for attempt in range(ATTEMPTS):
             sent = boottime()
             body = {"metadata": {**meta, "resourceVersion": str(guard)} if guard else meta}
             self._ledger.claims.sending(name, pool, value)
             try:
-                written = await self._kube.patch(path, body, Written, query=claim_patch.MANAGER, deadline=within)
+                written = await self._kube.patch(path, body, Written, query=names.FIELD_MANAGER, deadline=within)
             except errors.TooManyRequests:
                 metrics.CLAIMS.labels("throttled").inc()
                 raise

@@ -8,7 +8,7 @@ from math import inf
 from msgspec import Struct
 
 from ateplace import errors, label_selectors
-from ateplace.clock import boottime
+from ateplace.cluster.claims import boottime
 from ateplace.cluster.feed import View
 from ateplace.cluster.ledger import READ, Ledger
 from ateplace.cluster.records import PodRecord, pool_record
@@ -127,7 +127,7 @@ class Context:
 
     def case(self, wanted: Demand, begun: float = inf) -> Case:
         """What is known now about this pod; raises TryAgain while there is no atelet to make room for. `begun`: when
-        its call began (`ateplace.clock`); inf when it is in none."""
+        its call began (`boottime`); inf when it is in none."""
         if not self._view.ledger.templates:
             raise TryAgain(self._missing)
         now, reply_since = time.monotonic(), min(begun, boottime() - self._rules.window)

@@ -11,7 +11,6 @@ from typing import Final
 from msgspec import Struct
 
 from ateplace.cluster import claims
-from ateplace.cluster.claim_patch import ANNOTATION_BYTES
 from ateplace.cluster.resources import CPU, MEMORY, PODS
 from ateplace.cluster.state import Node, Reading
 from ateplace.extender.context import Case
@@ -87,7 +86,10 @@ def unfit(case: Case, node: Node | None) -> str:
         return CRASHING
     if case.now - node.unready_since > case.rules.atelet_unready_seconds:
         return UNREADY
-    if node.record.annotation_bytes > ANNOTATION_BYTES - SPARE_BYTES and case.demand.pool not in node.record.claims:
+    if (
+        node.record.annotation_bytes > claims.ANNOTATION_BYTES - SPARE_BYTES
+        and case.demand.pool not in node.record.claims
+    ):
         return ANNOTATIONS
     return case.limits.refuses(node) if case.limits else ""
 

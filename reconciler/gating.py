@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Final
 
 from ateplace import errors, names
-from ateplace.cluster.claim_patch import MANAGER
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import AteletTemplate, atelet_template
 from ateplace.kube import Kube, paths
@@ -99,7 +98,7 @@ class Gating:
             selector = {"nodeSelector": {names.NODE_LABEL: "true"}}
             guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
             body = {"metadata": guard, "spec": {"template": {"spec": selector}}}
-            await self._kube.patch(path, body, DaemonSet, query=MANAGER)
+            await self._kube.patch(path, body, DaemonSet, query=names.FIELD_MANAGER)
         except errors.NotFound:
             return False
         except errors.Conflict:

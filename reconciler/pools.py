@@ -30,7 +30,6 @@ from typing import Final
 from msgspec import Struct
 
 from ateplace import errors, names
-from ateplace.cluster.claim_patch import MANAGER
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import PoolRecord
 from ateplace.cluster.state import Pool
@@ -230,7 +229,7 @@ class Pools:
         """The list is replaced whole, so it carries the version that it was read at."""
         path = paths.POOLS.named(record.name, record.namespace)
         meta = {"uid": record.uid, "resourceVersion": str(record.version), "finalizers": finalizers}
-        await self._kube.patch(path, {"metadata": meta}, Bare, query=MANAGER)
+        await self._kube.patch(path, {"metadata": meta}, Bare, query=names.FIELD_MANAGER)
 
     async def _say(self, pool: Pool, record: PoolRecord, stage: Stage) -> None:
         """The wait in words, with the first few of what it waits for."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ateplace import errors, names
-from ateplace.cluster import claim_patch
 from ateplace.cluster.atelet_gate import Gate, gates
+from ateplace.cluster.claims import claim_metadata, claim_value
 from ateplace.cluster.records import FINISHED
 from ateplace.errors import AteplaceError
 from ateplace.kube import Kube, paths
@@ -147,10 +147,10 @@ class Migration:
         return seen
 
     async def _claim(self, node: Node, pools: set[str]) -> None:
-        meta = claim_patch.claims(node.metadata.uid, pools, claim_patch.value())
+        meta = claim_metadata(node.metadata.uid, pools, claim_value())
         path = paths.NODES.named(node.metadata.name)
         try:
-            await self._kube.patch(path, {"metadata": meta}, Node, query=claim_patch.MANAGER)
+            await self._kube.patch(path, {"metadata": meta}, Node, query=names.FIELD_MANAGER)
         except (errors.NotFound, errors.Conflict):
             self._say(f"  {node.metadata.name} was deleted or recreated meanwhile")
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from ateplace import errors, names
 from ateplace.cluster.atelet_gate import gates
-from ateplace.cluster.claim_patch import MANAGER
 from ateplace.errors import AteplaceError
 from ateplace.kube import Kube, paths
 from ateplace.kube.objects import Bare, Lease, Metadata, Node, Pod, WorkerPool
@@ -219,7 +218,7 @@ class Removal:
         if self._dry_run:
             return
         try:
-            await self._kube.patch(path, {"metadata": metadata}, Bare, query=MANAGER)
+            await self._kube.patch(path, {"metadata": metadata}, Bare, query=names.FIELD_MANAGER)
         except errors.NotFound:
             return
 

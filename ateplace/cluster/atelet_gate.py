@@ -18,7 +18,6 @@ import logging
 from typing import Any, Final
 
 from ateplace import errors, label_selectors, names
-from ateplace.cluster.claim_patch import MANAGER
 from ateplace.cluster.records import live_atelet_template
 from ateplace.errors import AteplaceError
 from ateplace.kube import Kube, paths, selectors
@@ -112,7 +111,7 @@ class Gate:
             note = {"strategy": strategy, "hash": await self._revision(found)}
         if note:
             meta["annotations"] = {STRATEGY_NOTE: json.dumps(note)}
-        return await self._kube.patch(self._path, {"metadata": meta, "spec": spec}, Json, query=MANAGER)
+        return await self._kube.patch(self._path, {"metadata": meta, "spec": spec}, Json, query=names.FIELD_MANAGER)
 
     async def _observed(self, written: Json) -> Json | None:
         """Wait until the controller has seen it; the DaemonSet as it is then, None when it is gone."""
@@ -147,14 +146,16 @@ class Gate:
             if owned and "deletionTimestamp" not in meta:
                 body = {"metadata": {"uid": meta["uid"], "labels": {HASH: after}}}
                 try:
-                    await self._kube.patch(paths.PODS.named(meta["name"], self._namespace), body, Json, query=MANAGER)
+                    await self._kube.patch(
+                        paths.PODS.named(meta["name"], self._namespace), body, Json, query=names.FIELD_MANAGER
+                    )
                 except (errors.NotFound, errors.Conflict):
                     log.debug("atelet has gone meanwhile", extra={"pod": meta["name"]})
 
     async def _restore(self, found: Json, strategy: Json) -> None:
         meta = {"uid": found["metadata"]["uid"], "annotations": {STRATEGY_NOTE: None}}
         body = {"metadata": meta, "spec": {"updateStrategy": strategy}}
-        await self._kube.patch(self._path, body, Json, query=MANAGER)
+        await self._kube.patch(self._path, body, Json, query=names.FIELD_MANAGER)
 
 
 def _noted(found: Json) -> Json | None:

@@ -21,12 +21,22 @@ The life of one claim (one pool on one node):
   none for a whole linger (`others_wrote`), what they answered is bound, and all else is among our picks as well.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from math import inf
+from typing import Any, Final
 
+from ateplace import names
 from ateplace.cluster.records import NodeRecord, PodRecord
 from ateplace.cluster.state import Node, Pool, PoolOnNode, State
 from ateplace.cluster.tables import Tables
+
+ANNOTATION_BYTES: Final = 256 * 1024
+"""The API server takes no more than this on one object, keys and values together."""
+CLAIM_BYTES: Final = 128
+"""The most that one claim takes: the prefix, a UID, a time."""
+_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Claims:
@@ -173,7 +183,7 @@ class Claims:
 
 
 def answerable(there: PoolOnNode | None, after: float) -> bool:
-    """The reply rule: whether this process wrote the claim, acknowledged, since that moment (`ateplace.clock`).
+    """The reply rule: whether this process wrote the claim, acknowledged, since that moment (`boottime`).
 
     `after` is half a linger ago, or the beginning of the call if that is earlier. Why such a claim is still there: the
     reconciler removes one only after it has seen it unchanged for a whole linger, and then read consistently that no
@@ -183,6 +193,30 @@ def answerable(there: PoolOnNode | None, after: float) -> bool:
     The same holds however short the linger is for a write sent since the call began: the pod was there before it.
     """
     return there is not None and there.sent >= after
+
+
+def boottime() -> float:
+    """The reply rule's clock: seconds since the machine started, suspended ones included.
+
+    `time.monotonic` stands still while a Linux machine is suspended, so that a write of an hour ago would look young
+    to a virtual machine that was paused. On systems without such a clock, monotonic time.
+    """
+    return time.clock_gettime(_CLOCK)
+
+
+def claim_value() -> str:
+    """The value of a claim that is written now."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def claim_metadata(node_uid: str, pools: Iterable[str], value: str) -> dict[str, Any]:
+    """The metadata of a merge patch that claims a Node for these pools, the same from every role. The API server
+    refuses it for another Node of that name."""
+    return {
+        "uid": node_uid,
+        "labels": {names.NODE_LABEL: "true"},
+        "annotations": {names.claim_key(pool): value for pool in pools},
+    }
 
 
 def headroom_cooled(pool: Pool, now: float) -> None:

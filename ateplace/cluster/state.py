@@ -38,7 +38,7 @@ class PoolOnNode(Struct, gc=False):
     unused: float = -inf
     """When its last live pod here went; -inf when it never had one."""
     sent: float = -inf
-    """When the last write that this process had acknowledged was sent, by `ateplace.clock`; -inf when none stands."""
+    """When the last write that this process had acknowledged was sent, by `claims.boottime`; -inf when none stands."""
     version: int = 0
     """The node's resourceVersion after that write."""
     ateoms: int = 0

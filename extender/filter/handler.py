@@ -19,7 +19,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from ateplace import errors
-from ateplace.clock import boottime
+from ateplace.cluster.claims import boottime
 from ateplace.cluster.expiring import Expiring
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import PodRecord

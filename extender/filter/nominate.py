@@ -22,8 +22,7 @@ from typing import Final
 
 from msgspec import structs
 
-from ateplace import errors
-from ateplace.cluster import claim_patch
+from ateplace import errors, names
 from ateplace.cluster.expiring import Expiring
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import PodRecord
@@ -137,7 +136,7 @@ class Nominator:
                 if not self._is_nominated(pod.uid):
                     return  # the scheduler was quicker
                 path = paths.PODS.status(pod.name, pod.namespace)
-                await self._kube.patch(path, body, Bare, query=claim_patch.MANAGER, deadline=WRITE_SECONDS)
+                await self._kube.patch(path, body, Bare, query=names.FIELD_MANAGER, deadline=WRITE_SECONDS)
         except (errors.KubeError, TimeoutError) as error:
             if isinstance(error, errors.Forbidden):
                 self._paused_until = time.monotonic() + PAUSE_SECONDS

@@ -30,7 +30,7 @@ from typing import Final
 from msgspec import Struct
 
 from ateplace import names
-from ateplace.cluster.claim_patch import ANNOTATION_BYTES, CLAIM_BYTES
+from ateplace.cluster.claims import ANNOTATION_BYTES, CLAIM_BYTES
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord
 from ateplace.cluster.state import Node, Pool, PoolOnNode

@@ -23,8 +23,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from ateplace import errors, names
-from ateplace.clock import boottime
-from ateplace.cluster import claim_patch
+from ateplace.cluster.claims import boottime, claim_metadata, claim_value
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import FINISHED, NodeRecord, node_record, refusal
 from ateplace.cluster.resources import requests
@@ -116,8 +115,8 @@ class Claims:
         return bool(plan.add or plan.release or plan.label is not None or plan.again is not None)
 
     async def _add(self, name: str, plan: Plan) -> None:
-        value = claim_patch.value()
-        metadata = claim_patch.claims(plan.uid, plan.add, value)
+        value = claim_value()
+        metadata = claim_metadata(plan.uid, plan.add, value)
         if plan.label is False:
             metadata |= {"labels": {names.NODE_LABEL: None}, "resourceVersion": str(plan.version)}
         sent = boottime()
@@ -248,7 +247,7 @@ class Claims:
     async def _patch(self, name: str, metadata: dict[str, object]) -> int:
         """The Node's version after it."""
         path = paths.NODES.named(name)
-        written = await self._kube.patch(path, {"metadata": metadata}, Written, query=claim_patch.MANAGER)
+        written = await self._kube.patch(path, {"metadata": metadata}, Written, query=names.FIELD_MANAGER)
         return int(written.metadata.resource_version)
 
     def _note_refusal(self, name: str, plan: Plan | None) -> None:

@@ -21,7 +21,6 @@ import msgspec
 from msgspec import Struct
 
 from ateplace import errors, names
-from ateplace.cluster.claim_patch import MANAGER
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import PodRecord, PoolRecord
 from ateplace.cluster.resources import CPU, MEMORY
@@ -293,14 +292,14 @@ class Headroom:
         collection = paths.DEPLOYMENTS.within(meta["namespace"])
         if ours is None:
             try:
-                return await self._kube.create(collection, wanted, Bare, query=MANAGER)
+                return await self._kube.create(collection, wanted, Bare, query=names.FIELD_MANAGER)
             except errors.Conflict:
                 return await self._taken(paths.DEPLOYMENTS.named(meta["name"], meta["namespace"]), meta)
         path = paths.DEPLOYMENTS.named(meta["name"], meta["namespace"])
         live = await self._kube.get(path, Json)
         body = {**live, "spec": wanted["spec"]}
         body["metadata"] = {**live["metadata"], "ownerReferences": meta["ownerReferences"], "labels": meta["labels"]}
-        return await self._kube.replace(path, body, Bare, query=MANAGER)
+        return await self._kube.replace(path, body, Bare, query=names.FIELD_MANAGER)
 
     async def _taken(self, path: str, wanted: Json) -> Bare | None:
         """Whose is the Deployment with our name? An old pool's placeholders go; anybody else's stay."""

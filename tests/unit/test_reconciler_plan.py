@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from ateplace import names
-from ateplace.cluster.claim_patch import ANNOTATION_BYTES
+from ateplace.cluster.claims import ANNOTATION_BYTES
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord, PodRecord, PoolRecord
 from ateplace.cluster.resources import Shape

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ateplace import clock
+from ateplace.cluster import claims
 from ateplace.extender.context import Rules
 from ateplace.extender.protocol import FilterResult
 from ateplace.settings import Reconciler, Settings
@@ -52,7 +52,7 @@ def test_time_for_which_the_machine_was_suspended_counts(
     def boottime() -> float:
         return real() + suspended
 
-    real = clock.boottime
+    real = claims.boottime
     for module in ("ateplace.extender.context", "ateplace.extender.claim_writer", "ateplace.extender.filter.handler"):
         monkeypatch.setattr(f"{module}.boottime", boottime)
 
