@@ -29,8 +29,7 @@ from ateplace.certs.authority import Use, Wanted, issue, make_authority
 from ateplace.certs.source import CertificateSource
 from ateplace.cluster.claims import boottime
 from ateplace.cluster.feed import View
-from ateplace.extender.app import Application
-from ateplace.extender.verbs import Verbs
+from ateplace.extender.app import Application, Verbs
 from ateplace.kube import Kube
 from ateplace.process.http_server import Server, limits
 from ateplace.settings import Settings

@@ -1,4 +1,4 @@
-"""The extender's HTTP application and its role: route, decode, ask `Verbs`, encode.
+"""The extender's role: the three verbs put together, and the HTTP application that decodes, asks them, and encodes.
 
 Plain ASGI: the scheduler calls three paths over one kept-alive connection, once per pod, and waits for each answer.
 Every answer has a Content-Length, and any status but 200 is an error to the scheduler.
@@ -21,17 +21,47 @@ from ateplace.certs.catalogue import service_names
 from ateplace.certs.source import CertificateSource
 from ateplace.cluster.feed import View
 from ateplace.cluster.state import State
-from ateplace.extender import metrics, protocol
-from ateplace.extender.context import TryAgain
-from ateplace.extender.verbs import Verbs
+from ateplace.extender import decision_log, metrics, protocol
+from ateplace.extender.claim_writer import ClaimWriter
+from ateplace.extender.context import Context, TryAgain
+from ateplace.extender.filter.handler import Filter
+from ateplace.extender.preempt.evict import Evictions
+from ateplace.extender.preempt.handler import Preempt
+from ateplace.extender.prioritize import Prioritize
+from ateplace.extender.victims import Victims
+from ateplace.kube import Kube
 from ateplace.process.http_server import Server, limits
 from ateplace.process.runtime import Runtime
+from ateplace.settings import Settings
 
 log = logging.getLogger(__name__)
 
 JSON: Final = (b"content-type", b"application/json")
 CLOSE: Final = (b"connection", b"close")
 Answer = Callable[[bytes], Awaitable[bytes]]
+
+
+class Verbs:
+    """The scheduler's three verbs, and what they share."""
+
+    def __init__(self, kube: Kube, view: View, settings: Settings) -> None:
+        ledger = view.ledger
+        self.decisions = decision_log.Ring(settings.extender.decisions)
+        self.claims = ClaimWriter(kube, ledger, settings.substrate, deadline=settings.extender.deadline)
+        victims = Victims()
+        context = Context(kube, view, settings, victims)
+        evictions = Evictions(kube, view, victims)
+        shared: Any = {"claims": self.claims, "victims": victims, "decisions": self.decisions}
+        self.filter_verb = Filter(kube, context, ledger, settings, **shared)
+        self.filter = self.filter_verb.filter
+        self.prioritize = Prioritize(context, ledger, settings).prioritize
+        self.preempt = Preempt(context, ledger, settings, evictions=evictions, **shared).preempt
+        self.is_blind = context.is_blind
+
+    async def close(self) -> None:
+        """Begin nothing more, and wait for what is under way."""
+        self.filter_verb.close()
+        await self.claims.close()
 
 
 class Application:

@@ -71,7 +71,7 @@ class ClaimWriter:
         """Claim the node, read its pods, or both; raises KubeError when that failed, TimeoutError at `until`.
 
         `also` are claimed at the same time, and waited for as long. What becomes of them is in the ledger. `alone`: as
-        long as nobody else has written a claim since.
+        long as no other process has written a claim since.
         """
         tasks = [*([self._write(node, pool, alone=alone)] if write else ()), *([self._read(node)] if read else ())]
         more = [self._write(one, pool, alone=alone) for one in also]
@@ -82,16 +82,16 @@ class ClaimWriter:
             await asyncio.wait(more, timeout=max(0.0, until - asyncio.get_running_loop().time()))
 
     def ahead(
-        self, nodes: Iterable[Node], pool: str, *, read: Callable[[Node], bool], wary: bool, alone: bool = False
+        self, nodes: Iterable[Node], pool: str, *, read: Callable[[Node], bool], read_first: bool, alone: bool = False
     ) -> list[str]:
-        """Begin to claim; who needs one of them meanwhile waits for the same write. `wary`: one that must be read is
-        only read, and claimed when a pod needs it and it is known to have room. Which ones are being claimed."""
+        """Begin to claim, and say which: a call that needs one meanwhile waits for the same write. `read_first`: a node
+        that must be read is only read, and claimed when a pod needs it and it is known to have room."""
         claimed = []
         for node in nodes:
             unread = read(node)
             if unread:
                 self._read(node)
-            if wary and unread:
+            if read_first and unread:
                 continue
             claimed.append(node.name)
             if (node.name, pool) not in self._writes:

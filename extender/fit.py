@@ -1,4 +1,4 @@
-"""The drop rules: why a pod of ours may not go to a node (pure; filter and preempt apply the same ones).
+"""The drop rules: why a pod of ours may not go to a node, and how many it takes (pure; filter and preempt share them).
 
 Each returns a short generic reason, or "" for "may". The same string feeds the scheduler's event (which counts nodes
 by reason), `explain` and the tests. Evicting pods cures none of them in the scheduler's eyes, whose own filters have
@@ -220,3 +220,35 @@ def passes(case: Case, name: str, reason: str) -> bool:
         return node is not None and case.now - node.claimed_since < case.rules.atelet_unready_seconds
     # A placeholder that claims nothing has no claim that would bring it back.
     return reason in {CHANGED, SHARED} or (reason == PROMISED and not case.claims)
+
+
+# Where a pool is, by zone: for the zone in which it has the least when it needs another node. Nodes without the label
+# are one zone together. Where all nodes are in one zone there is nothing to choose, and nothing is counted.
+
+
+def zoned(case: Case) -> bool:
+    """Whether there are several zones."""
+    return len(case.ledger.zones) > 1
+
+
+def ateoms_by_zone(case: Case, *, filled: bool = False) -> dict[str, int]:
+    """How many ateoms the pool has in each zone, picks in flight included. `filled`: with those that its claimed nodes
+    still take."""
+    counts: dict[str, int] = {}
+    pool, nodes = case.ledger.pools.get(case.demand.pool), case.ledger.nodes
+    for name, there in pool.nodes.items() if pool else ():
+        node = nodes[name]
+        if node.record is not None:
+            more = capacity(case, node) if filled and there.value is not None else 0
+            counts[node.zone] = counts.get(node.zone, 0) + there.ateoms + there.picks + more
+    return counts
+
+
+def placeholders_by_zone(case: Case) -> dict[str, int]:
+    """The same for its placeholders."""
+    counts: dict[str, int] = {}
+    pool, nodes = case.ledger.pools.get(case.demand.pool), case.ledger.nodes
+    for name, there in pool.nodes.items() if pool else ():
+        zone = nodes[name].zone
+        counts[zone] = counts.get(zone, 0) + there.placeholders + there.picks
+    return counts

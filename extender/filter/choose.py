@@ -1,4 +1,4 @@
-"""Filter's decision: which node a pod should go to, and which ones to claim ahead (pure).
+"""Filter's decision: which node a pod should go to, or why it goes to none (pure).
 
 The order of preference, better first:
 
@@ -29,21 +29,18 @@ from msgspec import Struct, structs
 from ateplace.cluster.resources import Amounts
 from ateplace.cluster.state import Node, PoolOnNode, Warmth
 from ateplace.extender.context import Case
+from ateplace.extender.filter.ahead import ahead
 from ateplace.extender.filter.placeholders import Names, steer
 from ateplace.extender.fit import (
     CHANGED,
     HELD_BACK,
     UNCLAIMED,
-    answerable,
+    ateoms_by_zone,
     capacity,
     drop,
-    knows_all,
     no_room,
-    service,
-    unfit,
+    zoned,
 )
-from ateplace.extender.served import Service
-from ateplace.extender.zones import ateoms_by_zone, zoned
 
 Ranked = tuple[int, float, str, Node]
 """Sorts the better first; names differ, so nodes are never compared. The first is the pool's ateoms in the node's zone;
@@ -72,7 +69,7 @@ def choose(
     """The node for this pod; None when none of them will do (`refusals` says why).
 
     `excluded` were tried in this call, in vain. `hold`: open no cold node while a warm one has placeholders that are
-    large enough; the scheduler then preempts those. `full`: also a node that is full by our books, which the scheduler
+    large enough; the scheduler then preempts those. `full`: also a node that is full by our count, which the scheduler
     has not sent unless it knows better.
     """
     if case.limits and (apart := case.limits.apart(case.ledger)):
@@ -85,9 +82,9 @@ def choose(
     attempt = case.ledger.picks.attempts.get(case.demand.uid)
     avoid = attempt.avoid if attempt else ()
     warm = _warm(case, names, {*avoid, *excluded})
-    crammed = _crammed(case, names, {*avoid, *excluded}) if full else iter(())
+    counted_full = _counted_full(case, names, {*avoid, *excluded}) if full else iter(())
     seen: list[Node] = []
-    best = next(warm, None) or next(crammed, None)
+    best = next(warm, None) or next(counted_full, None)
     if best is not None:
         seen.append(best)
     elif hold and _placeholders_elsewhere(case):
@@ -97,51 +94,19 @@ def choose(
         if best is None and avoid:
             best = (
                 next(_warm(case, names, excluded), None)
-                or (next(_crammed(case, names, excluded), None) if full else None)
+                or (next(_counted_full(case, names, excluded), None) if full else None)
                 or next(_cold(case, names, excluded), None)
             )
     if best is None:
         return None
     also: tuple[str, ...] = ()
     if case.demand.choosy:
-        seen += (*warm, *crammed)
+        seen += (*warm, *counted_full)
         counted, also = _several(case, seen)
         best = counted or next(_cold(case, names, {*avoid, *excluded}), best)
-    ahead = _ahead(case, best, seen, warm, _cold(case, names, excluded))
+    following = ahead(case, best, seen, warm, _cold(case, names, excluded))
     ranking = tuple((node.name, node.warmth(), node.fullness) for node in seen[:EXPLAINED])
-    return Choice(best, tuple(name for name in also if name != best.name), ahead, ranking)
-
-
-def unserved(case: Case, names: Names) -> list[Node]:
-    """Nodes to claim, or to touch, for pods that ask for what atelet serves: those that may have it, and do not
-    advertise it because their atelet is not there yet. As many as the pool's pods need, claimed ones first."""
-    pool, nodes, want = case.ledger.pools.get(case.demand.pool), case.ledger.nodes, case.served
-    if pool is None or want is None:
-        return []
-    most = {name: max((node.room.get(name, 0) for node in nodes.values()), default=0) for name, _ in want.amounts}
-    each = min((units // amount for name, amount in want.amounts if (units := most[name])), default=0)
-    awaited = [
-        node
-        for name in names.all()
-        if (node := nodes.get(name)) is not None
-        and not unfit(case, node)
-        and service(case, node)[0] is Service.AWAITED
-        and not no_room(case, node)
-    ]
-    need = max(1, pool.unbound - pool.unbound_placeholders)
-    found: list[Node] = []
-    limits = case.limits
-    for node in sorted(awaited, key=lambda node: (not node.claims, node.name)):
-        if limits and limits.refuses(node):
-            continue
-        if need <= 0 or len(found) >= max(1, case.rules.open_ahead):
-            break
-        takes = capacity(case, node)
-        need -= max(1, min(takes, each) if each else takes)
-        if not answerable(case, node) and knows_all(case, node):
-            limits = limits.take(node) if limits else None
-            found.append(node)  # where another replica has claimed it lately, that one keeps the book
-    return found
+    return Choice(best, tuple(name for name in also if name != best.name), following, ranking)
 
 
 def refusals(case: Case, names: Iterable[str], *, hold: bool = False, denied: Collection[str] = ()) -> dict[str, str]:
@@ -166,8 +131,8 @@ def _warm(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]
     return (node for node in _ranked(case) if _takes(case, node, names, excluded))
 
 
-def _crammed(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]:
-    """The same for claimed nodes that look full: the scheduler will not have sent one, unless our books are behind."""
+def _counted_full(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]:
+    """The same for claimed nodes that look full: the scheduler will not have sent one, unless our count is behind."""
     pool, counted = case.demand.pool, case.demand.shape.counted
 
     def rank(node: Node) -> tuple[bool, bool, float, str]:
@@ -305,52 +270,6 @@ def _cold_by_zone(case: Case, names: Names, excluded: Collection[str]) -> Iterat
         if not drop(case, node) and not no_room(case, node):
             yield node
             ateoms[zone] = ateoms.get(zone, 0) + capacity(case, node)
-
-
-def _ahead(case: Case, best: Node, seen: list[Node], warm: Iterator[Node], cold: Iterator[Node]) -> tuple[Node, ...]:
-    """Nodes that the pool's other pending pods will need and that may not be answered yet, the best first.
-
-    Bounded by need, and by the setting: so many nodes, those that are open and unused already included. Cold ones are
-    added when half of those are used up.
-    """
-    pool = case.ledger.pools.get(case.demand.pool)
-    spare = case.rules.open_ahead
-    if pool is None or not spare or case.demand.placeholder:
-        return ()
-    attempt = case.ledger.picks.attempts.get(case.demand.uid)
-    counted = attempt is not None and bool(attempt.node)
-    need = pool.pending - (not counted) - (capacity(case, best) - 1)
-    if need <= 0:
-        return ()
-    found: list[Node] = []
-    limits = case.limits.take(best) if case.limits else None
-    for node in [*seen] if case.demand.choosy else _also_seen(seen, warm):
-        if node is not best and not (limits and limits.refuses(node)):
-            need -= capacity(case, node)
-            if not answerable(case, node):
-                limits = limits.take(node) if limits else None
-                found.append(node)
-            elif not node.pools[case.demand.pool].picks:
-                spare -= 1
-            if need <= 0 or len(found) >= spare:
-                return tuple(found)
-    if spare < case.rules.open_ahead / 2:
-        return tuple(found)  # enough for now: looking for cold nodes among all that were sent is not free
-    for node in cold:
-        if node is not best and not (limits and limits.refuses(node)):
-            limits = limits.take(node) if limits else None
-            found.append(node)
-            need -= capacity(case, node)
-        if need <= 0 or len(found) >= spare:
-            break
-    return tuple(found)
-
-
-def _also_seen(seen: list[Node], warm: Iterator[Node]) -> Iterator[Node]:
-    """The rest of the ranking, remembered for `explain` as it is looked at."""
-    for node in warm:
-        seen.append(node)
-        yield node
 
 
 def _several(case: Case, warm: list[Node]) -> tuple[Node | None, tuple[str, ...]]:

@@ -19,8 +19,7 @@ from typing import Protocol
 
 from ateplace.cluster.state import Node
 from ateplace.extender.context import Case
-from ateplace.extender.fit import drop, no_room
-from ateplace.extender.zones import placeholders_by_zone, zoned
+from ateplace.extender.fit import drop, no_room, placeholders_by_zone, zoned
 
 
 class Names(Protocol):

@@ -16,10 +16,9 @@ from ateplace.cluster.records import PodRecord
 from ateplace.cluster.resources import PODS
 from ateplace.cluster.state import Node
 from ateplace.extender.context import Case
-from ateplace.extender.fit import Freed, current_reading, drop, no_room
+from ateplace.extender.fit import Freed, ateoms_by_zone, current_reading, drop, no_room, zoned
 from ateplace.extender.protocol import MetaVictims
 from ateplace.extender.victims import Victims
-from ateplace.extender.zones import ateoms_by_zone, zoned
 
 STRANGERS = "pods that are not placeholders would have to go"
 ELSEWHERE = "a victim is not on that node"

@@ -185,17 +185,17 @@ def test_39_a_node_whose_annotations_are_near_their_limit_is_refused_in_words(
 
 
 HASTY = """
-from ateplace.extender.filter import handler
+from ateplace.extender.filter import claiming, handler
 
 answer = handler.Filter._answer
 
 def answer_first(self, case, call, choice):
-    self._claims.ahead([choice.node], case.demand.pool, read=lambda node: False, wary=False)
+    self._claiming._writer.ahead([choice.node], case.demand.pool, read=lambda node: False, read_first=False)
     return answer(self, case, call, choice)
 
 handler.Filter._answer = answer_first
-handler.answerable = lambda case, node: True
-handler.must_read = lambda case, node: False
+claiming.answerable = lambda case, node: True
+claiming.must_read = lambda case, node: False
 from ateplace.cli.main import main
 main()
 """

@@ -14,9 +14,9 @@ from ateplace import names
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import PodRecord
 from ateplace.extender import fit
+from ateplace.extender.app import Verbs
 from ateplace.extender.preempt import evict
 from ateplace.extender.protocol import extender_args, preemption_args
-from ateplace.extender.verbs import Verbs
 from ateplace.process import metrics
 from ateplace.settings import Settings
 from tests.unit.cluster import pod, pool, ready, template

@@ -5,8 +5,7 @@ from typing import cast
 
 from ateplace import names
 from ateplace.cluster.feed import View
-from ateplace.extender.app import Application
-from ateplace.extender.verbs import Verbs
+from ateplace.extender.app import Application, Verbs
 from ateplace.kube import Kube
 from ateplace.process.http_server import Limits
 from ateplace.settings import Settings

@@ -15,7 +15,7 @@ from ateplace.cluster.state import CRASH_LOOP
 from ateplace.extender import fit
 from ateplace.extender.demand import Demand
 from ateplace.extender.filter import choose as filter_
-from ateplace.extender.filter import handler, retry
+from ateplace.extender.filter import claiming, refused_pods
 from ateplace.extender.protocol import FilterResult, preemption_args
 from tests.unit.cluster import SMALL, atelet, node, pod, pool, template
 from tests.unit.kube_server import until
@@ -93,7 +93,7 @@ def test_a_refused_pod_is_brought_back_when_something_changed_that_no_scheduler_
 ) -> None:
     """Atelet is Ready again, its DaemonSet tolerates more, our books were behind the scheduler's: none of these makes
     the scheduler try again. A write to the Node does."""
-    monkeypatch.setattr(retry, "FIRST", 0.05)
+    monkeypatch.setattr(refused_pods, "FIRST", 0.05)
 
     async def use(rig: Rig) -> None:
         rig.ledger.node_seen(node("n1", "A", version=2), 0)
@@ -111,8 +111,8 @@ def test_a_refused_pod_is_brought_back_when_something_changed_that_no_scheduler_
 
 @pytest.mark.parametrize("why", ["it is gone", "its pool is being deleted", "it claims nothing"])
 def test_nothing_is_written_for_a_refused_pod_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    monkeypatch.setattr(retry, "FIRST", 0.02)
-    monkeypatch.setattr(retry, "LAST", 0.02)
+    monkeypatch.setattr(refused_pods, "FIRST", 0.02)
+    monkeypatch.setattr(refused_pods, "LAST", 0.02)
 
     async def use(rig: Rig) -> None:
         labels = LABELS
@@ -146,7 +146,7 @@ def test_when_a_hold_is_over_a_node_is_opened_only_if(tmp_path: Path, seen: list
     async def use(rig: Rig) -> None:
         for record in seen:
             (rig.ledger.pool_seen if isinstance(record, PoolRecord) else rig.ledger.pod_seen)(record, 1)
-        rig.verbs.filter_verb._retry.later(Demand(uid="p", pool="A", shape=SMALL), retry.Among(["n2"]), 0.01)
+        rig.verbs.filter_verb._retry.later(Demand(uid="p", pool="A", shape=SMALL), refused_pods.Among(["n2"]), 0.01)
         kinds = rig.verbs.filter_verb._retry._kinds
         await until(lambda: rig.api.seen or all(kind.delay > 0.01 for kind in kinds.values()))
         await rig.verbs.close()
@@ -158,7 +158,7 @@ def test_when_a_hold_is_over_a_node_is_opened_only_if(tmp_path: Path, seen: list
 def test_a_refused_pod_is_brought_back_although_the_first_write_for_it_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "FIRST", 0.05)
+    monkeypatch.setattr(refused_pods, "FIRST", 0.05)
 
     async def use(rig: Rig) -> None:
         rig.ledger.node_seen(node("n1", "A", version=2), 0)
@@ -224,7 +224,7 @@ def test_among_nodes_that_others_have_filled_each_call_looks_at_other_ones(
 ) -> None:
     """What was read is believed for a minute only, and calls come every ten seconds: the same ones would be looked at
     again and again, and a pod would neither get the node at the end of the list nor be refused, and so preempt."""
-    monkeypatch.setattr(handler, "READS", 4)
+    monkeypatch.setattr(claiming, "READS", 4)
     names_ = [f"m{number:02d}" for number in range(20)]
 
     async def use(rig: Rig) -> FilterResult:

@@ -14,7 +14,8 @@ from msgspec import structs
 from ateplace import names
 from ateplace.cluster.resources import Shape
 from ateplace.extender import fit, metrics
-from ateplace.extender.filter.handler import BUSY, GONE
+from ateplace.extender.filter.claiming import GONE
+from ateplace.extender.filter.handler import BUSY
 from ateplace.extender.protocol import FilterResult, extender_args
 from tests.unit.cluster import SMALL, atelet, ledger, node, pod, pool, template
 from tests.unit.kube_server import Answer, Request, until
@@ -243,7 +244,7 @@ def test_that_more_pods_may_be_on_their_way_does_not_make_us_wary_of_strangers(t
         rig.api.nodes["n1"]["resourceVersion"] = "2"
         rig.api.fates.append(others_come)
         answer = await rig.filter("n1")
-        assert rig.verbs.filter_verb._wary_until < 0
+        assert rig.verbs.filter_verb._claiming._read_first_until < 0
         return answer
 
     assert ask(tmp_path, Api(), use, "n1").error == f"ateplace: {fit.COMING}"
@@ -257,7 +258,7 @@ def test_a_node_that_was_only_looked_at_ahead_is_not_said_to_be_claimed(
         rig.view.ledger.daemonset_seen(template(cpu=500), 0.0)
         for number in range(200):
             rig.ledger.pod_seen(pod(f"q{number}"), 0)
-        rig.verbs.filter_verb._wary_until = math.inf if wary else -math.inf
+        rig.verbs.filter_verb._claiming._read_first_until = math.inf if wary else -math.inf
         assert (await rig.filter("n1", "n2")).node_names == ["n1"]
         assert [note for note in rig.verbs.decisions.of("ns/p")[-1].notes if "ahead" in note] == said
 

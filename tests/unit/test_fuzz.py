@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from ateplace import errors, names
 from ateplace.cluster.feed import View
 from ateplace.cluster.resources import NAMES as MOST_RESOURCES
-from ateplace.extender.app import Application
-from ateplace.extender.verbs import Verbs
+from ateplace.extender.app import Application, Verbs
 from ateplace.kube import Kube, codec
 from ateplace.kube.watch import Watch
 from ateplace.reconciler.claims.plan import decide

@@ -1,7 +1,7 @@
 """How long `hold-warm` keeps a pod from cold nodes."""
 
 from ateplace.cluster.ledger import Ledger
-from ateplace.extender.filter.hold import PODS, HoldWarm
+from ateplace.extender.filter.refused_pods import PODS, HoldWarm
 from tests.unit.cluster import case
 
 

@@ -7,9 +7,9 @@ import pytest
 from ateplace import errors
 from ateplace.extender.context import TryAgain
 from ateplace.extender.demand import Demand
-from ateplace.extender.filter import retry
+from ateplace.extender.filter import refused_pods
 from ateplace.extender.filter.placeholders import Names
-from ateplace.extender.filter.retry import MOST, Among, Retry
+from ateplace.extender.filter.refused_pods import MOST, Among, Retry
 from tests.unit.cluster import SMALL
 from tests.unit.kube_server import until
 
@@ -21,7 +21,7 @@ def demand(uid: str, pool: str = "A") -> Demand:
 def test_the_last_one_refused_stands_for_all_that_want_the_same_until_it_would_be_placed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retry, "FIRST", 0.01)
+    monkeypatch.setattr(refused_pods, "FIRST", 0.01)
     looks: list[str] = []
 
     async def claim(wanted: Demand, names: Names) -> bool:
@@ -62,7 +62,7 @@ def test_looks_become_rare_and_a_refusal_makes_the_next_one_soon() -> None:
 
 @pytest.mark.parametrize("failure", [errors.Conflict("409"), TimeoutError(), TryAgain("no view")], ids=repr)
 def test_a_pod_whose_claim_failed_is_not_forgotten(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
-    monkeypatch.setattr(retry, "FIRST", 0.01)
+    monkeypatch.setattr(refused_pods, "FIRST", 0.01)
     looks = 0
 
     async def claim(*_: object) -> bool:
@@ -82,7 +82,7 @@ def test_a_pod_whose_claim_failed_is_not_forgotten(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_pod_that_waits_no_longer_is_not_looked_at_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST", 0.01)
+    monkeypatch.setattr(refused_pods, "FIRST", 0.01)
     looks: list[str] = []
 
     async def claim(wanted: Demand, _: Names) -> bool:

@@ -10,7 +10,8 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.records import NodeRecord
 from ateplace.cluster.resources import Shape
 from ateplace.extender.context import Case
-from ateplace.extender.filter.choose import choose, refusals, unserved
+from ateplace.extender.filter.ahead import unserved
+from ateplace.extender.filter.choose import choose, refusals
 from ateplace.extender.fit import passes
 from ateplace.extender.protocol import Names
 from ateplace.extender.served import INSTANCE_TYPE, SANDBOX_CLASS, SHARED, wanted

@@ -9,8 +9,8 @@ from typing import Any
 from ateplace import names
 from ateplace.cluster.feed import View
 from ateplace.extender import metrics
+from ateplace.extender.app import Verbs
 from ateplace.extender.protocol import FilterResult, extender_args
-from ateplace.extender.verbs import Verbs
 from ateplace.kube import Kube
 from ateplace.settings import Settings
 from tests.unit.cluster import node, pod, pool, template
