@@ -67,10 +67,13 @@ class Preempt:
             metrics.CALLS.labels("preempt", "passed").inc()
             return PreemptionResult({name: one for name, one in named.items() if one})
         until = asyncio.get_running_loop().time() + self._deadline
-        wanted = demand(args.pod, record, await self._context.pool(record, until))
         others = self._others or args.pod.spec.priority_class_name != self._class
-        case, verdict = await self._decide(wanted, named, until, others=others)
-        answer, outcome = await self._settle(case, verdict, until)
+        try:
+            wanted = demand(args.pod, record, await self._context.pool(record, until))
+            case, verdict = await self._decide(wanted, named, until, others=others)
+            answer, outcome = await self._settle(case, verdict, until)
+        except TimeoutError as error:
+            raise TryAgain(f"the API server took longer than {self._deadline:g} s") from error
         self._decisions.add(record.key, "preempt", outcome, decision_log.summary(verdict.dropped))
         metrics.CALLS.labels("preempt", "answered" if verdict.keep else "refused").inc()
         return PreemptionResult(answer)

@@ -14,9 +14,11 @@ from msgspec import structs
 from ateplace import names
 from ateplace.cluster.resources import Shape
 from ateplace.extender import fit, metrics
+from ateplace.extender.app import Application
 from ateplace.extender.filter.claiming import GONE
 from ateplace.extender.filter.handler import BUSY
 from ateplace.extender.protocol import FilterResult, extender_args
+from ateplace.settings import Extender, Settings
 from tests.unit.cluster import SMALL, atelet, ledger, node, pod, pool, template
 from tests.unit.kube_server import Answer, Request, until
 from tests.unit.verbs_rig import (
@@ -343,6 +345,34 @@ def test_a_call_that_waits_too_long_for_another_one_says_so(tmp_path: Path) -> N
         assert rig.ledger.picks.attempts
 
     ask(tmp_path, Api(), use, "n1")
+
+
+def test_a_preemption_that_takes_too_long_says_so(tmp_path: Path) -> None:
+    """Its answer has no field for an error: the scheduler shows the body of a 503."""
+
+    async def use(rig: Rig) -> None:
+        gate, sent = asyncio.Event(), list[dict[str, Any]]()
+
+        async def held_up(answer: Answer) -> None:
+            await gate.wait()
+            answer.reset()
+
+        async def receive() -> dict[str, Any]:
+            meta = {**POD["metadata"], "labels": {names.POOL_LABEL: "unseen"}}
+            return {"body": json.dumps({"Pod": {**POD, "metadata": meta}, "NodeNameToMetaVictims": {}}).encode()}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        rig.api.pool = held_up  # type: ignore[method-assign]
+        try:
+            await Application(rig.verbs)({"path": "/preempt", "method": "POST"}, receive, send)
+        finally:
+            gate.set()
+        assert sent[0]["status"] == 503
+        assert json.loads(sent[1]["body"]) == "the API server took longer than 0.05 s"
+
+    ask(tmp_path, Api(), use, "n1", settings=Settings(extender=Extender(deadline=0.05)))
 
 
 def test_every_call_is_counted_by_what_was_answered(tmp_path: Path) -> None:
