@@ -36,3 +36,23 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         if anchor and found.suffix == ".md":
             headings = re.findall(r"^#+ (.+)$", found.read_text(), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings}, target
+
+
+def test_every_test_that_security_names_exists() -> None:
+    """A limit is only worth what its test proves: each row of the table has one, and it is there."""
+    page = (ROOT / "docs" / "security.md").read_text()
+    modules = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    table = page.partition("\n## Limits\n")[2].partition("\n## ")[0]
+    rows = [row for row in table.splitlines() if row.startswith("| ")][1:]
+    assert rows
+    for row in rows:
+        proofs = row.split(" | ")[-1]
+        assert re.search(r"`test_\w+\.py`", proofs), row
+        for part in proofs.split(";"):
+            # Functions are named after their module: `test_x.py`: `test_a`, `test_b`
+            named = re.findall(r"`(?:[\w/]*/)?(test_\w+\.py)`", part)
+            functions = re.findall(r"`(test_\w+)`", part)
+            assert not functions or len(named) == 1, part
+            for function in functions:
+                assert re.search(rf"^ *(async )?def {function}\(", modules[named[0]], re.MULTILINE), (named, function)
+    assert set(re.findall(r"`(?:[\w/]*/)?(test_\w+\.py)`", page)) <= set(modules)
