@@ -149,10 +149,17 @@ async def role(runtime: Runtime) -> AsyncIterator[None]:
         limits=limits(settings.serve, settings.extender.body_bytes),
         accepts=source.accepts,
     )
+    async with answering(runtime, server, verbs):
+        serving = True
+        log.info("extender serves", extra={"port": server.port})
+        yield
+
+
+@contextlib.asynccontextmanager
+async def answering(runtime: Runtime, server: Server, verbs: Verbs) -> AsyncIterator[None]:
+    """Serve while inside; what the verbs have under way is waited for, however that ends."""
     try:
         async with runtime.serving(server):
-            serving = True
-            log.info("extender serves", extra={"port": server.port})
             yield
     finally:
         await verbs.close()

@@ -1,15 +1,28 @@
 """The extender's port, without a cluster behind it."""
 
+import asyncio
 import json
+import math
+from pathlib import Path
 from typing import cast
+
+import pytest
 
 from ateplace import names
 from ateplace.cluster.feed import View
+<<<<<<< HEAD
 from ateplace.extender.app import Application, Verbs
+=======
+from ateplace.extender.app import Application, answering
+from ateplace.extender.verbs import Verbs
+>>>>>>> 622694a (extender: that a role's end waits for writes under way is tested)
 from ateplace.kube import Kube
-from ateplace.process.http_server import Limits
+from ateplace.process.http_server import Limits, Server
+from ateplace.process.runtime import Runtime
 from ateplace.settings import Settings
+from tests.unit.kube_server import Answer, Request, until
 from tests.unit.sockets import answer, closed, request, serving
+from tests.unit.verbs_rig import Api, Rig, ask
 
 LABELS = {names.POOL_LABEL: "web", names.POOL_UID_LABEL: "A"}
 POD = {"metadata": {"name": "p", "namespace": "ns", "uid": "p", "labels": LABELS}, "spec": {"containers": []}}
@@ -34,3 +47,26 @@ def test_a_replica_that_cannot_decide_says_so_and_lets_its_caller_find_another()
             assert json.loads(answer(connection).body) == [{"Host": "n1", "Score": 0}]
             connection.sendall(request("/prioritize", CALL))
             assert answer(connection).status == 200, "this one is kept"
+
+
+def test_a_role_that_ends_in_an_error_waits_for_the_write_under_way(tmp_path: Path) -> None:
+    async def use(rig: Rig) -> None:
+        gate = asyncio.Event()
+
+        async def held_up(api: Api, request: Request, answer: Answer) -> None:
+            await gate.wait()
+            api.write(request)
+            await answer.reply(200, {"metadata": api.nodes["n1"]})
+
+        rig.api.fates.append(held_up)
+        call = asyncio.create_task(rig.filter("n1"))
+        await until(lambda: rig.api.seen)
+        call.cancel()
+        server = Server(Application(rig.verbs), host="127.0.0.1", port=0, tls=None, limits=Limits(body_bytes=10_000))
+        asyncio.get_running_loop().call_later(0.05, gate.set)
+        with pytest.raises(RuntimeError, match="on purpose"):
+            async with answering(Runtime(Settings(), cast("Kube", None)), server, rig.verbs):
+                raise RuntimeError("broken on purpose")
+        assert rig.ledger.nodes["n1"].pools["A"].sent > -math.inf
+
+    ask(tmp_path, Api(), use, "n1")
