@@ -10,12 +10,7 @@ import pytest
 
 from ateplace import names
 from ateplace.cluster.feed import View
-<<<<<<< HEAD
-from ateplace.extender.app import Application, Verbs
-=======
-from ateplace.extender.app import Application, answering
-from ateplace.extender.verbs import Verbs
->>>>>>> 622694a (extender: that a role's end waits for writes under way is tested)
+from ateplace.extender.app import Application, Verbs, answering
 from ateplace.kube import Kube
 from ateplace.process.http_server import Limits, Server
 from ateplace.process.runtime import Runtime
