@@ -1,7 +1,7 @@
 """What the tests of placement share: ateoms for nodes of their own, and where they went."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,6 +14,8 @@ from ateplace.local import ApiError, ControlPlane, substrate
 from ateplace.local.api import Object
 from ateplace.local.scheduling import Scheduling, pool_pod
 
+Nodes = Callable[..., list[str]]
+"""Makes so many nodes, and says their names."""
 OWNER = "tests.example/owner"
 """On a test's nodes, with its namespace: pods of a test before may still be waiting, and must not come here."""
 ATELET = {"requests": {"cpu": "500m", "memory": "512Mi"}}
@@ -86,6 +88,20 @@ def atelet_with_requests(plane: ControlPlane) -> Iterator[None]:
         yield
     finally:
         patch_atelet(plane, containers=spec["containers"], initContainers=spec.get("initContainers"))
+
+
+@contextlib.contextmanager
+def scheduling_beside_atelet(plane: ControlPlane) -> Iterator[Scheduling]:
+    """Our scheduler and extender, where half a CPU goes to atelet on every node."""
+    substrate.install(plane, controller=False)
+    with Scheduling(plane) as running, atelet_with_requests(plane):
+        running.restart()
+        yield running
+
+
+def own_nodes(nodes: Nodes, namespace: str) -> Nodes:
+    """Nodes that only this test's pods want: those of a test before may still be waiting."""
+    return lambda count, labels=None, **options: nodes(count, labels={OWNER: namespace, **(labels or {})}, **options)
 
 
 def ready_atelets(plane: ControlPlane, wanted: list[str]) -> None:

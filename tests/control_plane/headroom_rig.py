@@ -1,13 +1,16 @@
 """A pool's headroom as objects of the API server."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from ateplace import names
 from ateplace.local import ControlPlane, substrate
 from ateplace.local.api import Object
-from tests.reconciling import pool_path
+from tests import reconciling
+from tests.placing import priority_class
+from tests.reconciling import Reconciler, pool_path
 
 ATEOM = {"requests": {"cpu": "500m", "memory": "512Mi"}}
 
@@ -79,3 +82,15 @@ def deployment(name: str, labels: dict[str, str], **spec: Any) -> Object:
     container = {"name": "c", "image": "registry.example/c"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
     return {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "template": template, **spec}}
+
+
+@contextlib.contextmanager
+def placeholders_reconciled(plane: ControlPlane) -> Iterator[Reconciler]:
+    """A reconciler, Agent Substrate's stand-in, and no scheduler of ours."""
+    priority_class(plane, names.PLACEHOLDER_PRIORITY_CLASS, -10, preemptionPolicy="Never")
+    # Our scheduler does not run here; the plane's own places placeholders as well.
+    started = reconciling.reconciling(plane, webhook__scheduler_name="")
+    with reconciling.agent_substrate(plane), started as (running,):
+        yield running
+        assert running.missed() == 0
+        assert "Traceback" not in running.said()

@@ -1,7 +1,6 @@
 """A pool's end, where it hangs on what the API server says of its pods."""
 
 import asyncio
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.pool_rules import NONE, PoolRules
 from ateplace.process import metrics
 from ateplace.reconciler.events import Events
-from ateplace.reconciler.pool_pods import SETS, Fates, PoolPods
+from ateplace.reconciler.pool_pods import SETS
 from ateplace.reconciler.pools import CLAIMS_SECONDS, Pools
 from ateplace.settings import Reconciler, Settings
 from tests.unit import cluster
@@ -262,34 +261,6 @@ def test_what_nobody_ends_is_looked_at_ever_more_rarely(tmp_path: Path) -> None:
             assert looks == [2.0, 2.0, 5.0, 15.0, 30.0]
 
     asyncio.run(main())
-
-
-HOUR = "2026-11-18T13:00:00Z"
-
-
-@pytest.mark.parametrize(
-    ("now", "expected"),
-    [
-        ("2026-11-18T12:00:00Z", ("draining", "p: Terminating, 3630 s left")),
-        ("2026-11-18T13:00:29Z", ("draining", "p: Terminating, 1 s left")),
-        ("2026-11-18T13:01:30Z", ("overdue", "p: Terminating, 60 s over its grace")),
-    ],
-)
-def test_a_pod_drains_until_its_own_grace_is_over(tmp_path: Path, now: str, expected: tuple[str, str]) -> None:
-    labels = {names.POOL_LABEL: "a", names.POOL_UID_LABEL: "A"}
-    pod = {"metadata": {"name": "p", "labels": labels, "deletionTimestamp": HOUR}}
-
-    async def handle(request: Request, answer: Answer) -> None:
-        selected = request.query["labelSelector"] == f"{names.POOL_UID_LABEL}=A"
-        await answer.reply(200, {"metadata": {}, "items": [pod] if selected else []})
-
-    async def main() -> tuple[Fates, list[str]]:
-        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
-            pods = PoolPods(kube, names.POOL_LABEL, clock=lambda: datetime.fromisoformat(now))
-            return await pods.fates(cluster.pool(), set()), await pods.described(cluster.pool())
-
-    fates, described = asyncio.run(main())
-    assert (fates, described) == (Fates(**{expected[0]: 1}), [expected[1]])
 
 
 def test_a_pool_whose_pods_are_orphaned_goes_at_once_and_nothing_with_it(tmp_path: Path) -> None:

@@ -1,0 +1,128 @@
+"""Whom a real kube-scheduler preempts for ateoms, with the extender's say."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from ateplace import names
+from ateplace.local import ControlPlane, substrate
+from ateplace.local.scheduling import Scheduling
+from tests.placing import (
+    OWNER,
+    Nodes,
+    ateom,
+    claims,
+    create,
+    message,
+    own_nodes,
+    priority_class,
+    ready_atelets,
+    scheduling_beside_atelet,
+    where,
+    within_allocatable,
+)
+
+OWN = "of-its-own"
+
+
+@pytest.fixture(scope="module")
+def rig(plane: ControlPlane) -> Iterator[Scheduling]:
+    with scheduling_beside_atelet(plane) as running:
+        yield running
+
+
+@pytest.fixture
+def nodes(nodes: Nodes, namespace: str) -> Nodes:
+    return own_nodes(nodes, namespace)
+
+
+@pytest.mark.versions
+def test_a_stranger_is_not_evicted_for_an_ateom_that_is_refused_anyway(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    """The only node is barred to atelet and full of other people's pods, whose owner replaces them at once."""
+    (node,) = nodes(1, cpu="2", taints=[{"key": "private", "effect": "NoSchedule"}])
+    selector = {OWNER: namespace}
+    anywhere = [{"operator": "Exists"}]
+    container = {"name": "c", "image": "registry.example/c:1", "resources": {"requests": {"cpu": "500m"}}}
+    template = {
+        "metadata": {"labels": {"app": "s"}},
+        "spec": {"containers": [container], "tolerations": anywhere, "nodeSelector": selector},
+    }
+    replicas = {"replicas": 4, "selector": {"matchLabels": {"app": "s"}}, "template": template}
+    plane.api.post(f"/apis/apps/v1/namespaces/{namespace}/replicasets", {"metadata": {"name": "s"}, "spec": replicas})
+    before = set(where(plane, namespace, 4))
+    pool = substrate.pool(plane, namespace, "web")
+    wanted = {"requests": {"cpu": "1", "memory": "64Mi"}, "tolerations": anywhere}
+    priority_class(plane, OWN, 5000)
+    create(plane, [ateom(pool, "p", **wanted), ateom(pool, "q", **wanted, priorityClassName=OWN)])
+    message(plane, namespace, "p")
+    message(plane, namespace, "q")
+    for millicores in (2001, 2002, 2003):  # a node that grows, however little, makes the scheduler try its pods again
+        calls = rig.metric("ateplace_extender_calls_total", verb="preempt")
+        plane.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"allocatable": {"cpu": f"{millicores}m"}}})
+        again = partial(lambda calls: rig.metric("ateplace_extender_calls_total", verb="preempt") > calls, calls)
+        plane.wait(again, timeout=60, why="another preemption")
+    pods = plane.api.list(f"/api/v1/namespaces/{namespace}/pods", labelSelector="app=s")
+    assert {pod["metadata"]["name"] for pod in pods} == before, "0 evictions"
+
+
+@pytest.mark.versions
+def test_a_pod_with_a_class_of_its_own_evicts_as_many_strangers_as_it_needs(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    """Two of 1.5 CPUs on 4, and half of one for atelet: one of them makes room for another 1.5."""
+    (node,) = nodes(1, cpu="4")
+    container = {"name": "c", "image": "registry.example/c:1", "resources": {"requests": {"cpu": "1500m"}}}
+    spec = {"containers": [container], "nodeSelector": {OWNER: namespace}, "terminationGracePeriodSeconds": 0}
+    create(plane, [{"metadata": {"name": f"s{n}", "namespace": namespace}, "spec": spec} for n in range(2)])
+    where(plane, namespace, 2)
+    pool = substrate.pool(plane, namespace, "web")
+    wanted = {"requests": {"cpu": "1500m", "memory": "64Mi"}}
+    create(plane, [ateom(pool, "ours", **wanted)])
+    message(plane, namespace, "ours")
+    priority_class(plane, OWN, 5000)
+    create(plane, [ateom(pool, "p", **wanted, priorityClassName=OWN)])
+
+    def placed() -> bool:
+        pods = plane.api.list(f"/api/v1/namespaces/{namespace}/pods")
+        return {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in pods}.get("p") == node
+
+    plane.wait(placed, timeout=60, why="the pod to be placed")
+    left = {pod["metadata"]["name"] for pod in plane.api.list(f"/api/v1/namespaces/{namespace}/pods")}
+    assert len(left & {"s0", "s1"}) == 1 and "ours" in left
+    ready_atelets(plane, [node])
+    within_allocatable(plane, [node])
+
+
+@pytest.mark.versions
+def test_placeholders_are_preempted_and_nothing_else(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    (node,) = nodes(1, cpu="4500m")
+    pool = substrate.pool(plane, namespace, "web")
+    size = {"cpu": "1", "memory": "64Mi"}
+    low = {"priorityClassName": names.PLACEHOLDER_PRIORITY_CLASS, "requests": size}
+    placeholders = [ateom(pool, f"ph{n}", labels={names.PLACEHOLDER_LABEL: "web"}, **low) for n in range(2)]
+    for pod in placeholders:
+        del pod["metadata"]["labels"][names.POOL_LABEL]
+    stranger = ateom(pool, "stranger", requests=size, schedulerName="default-scheduler", priorityClassName="")
+    stranger["metadata"]["labels"] = {}
+    create(plane, [*placeholders, stranger])
+    where(plane, namespace, 3)
+    create(plane, [ateom(pool, "p1", requests=size), ateom(pool, "p2", requests=size)])
+    plane.wait(
+        lambda: (
+            {"p1", "p2"}
+            <= {
+                p["metadata"]["name"]
+                for p in plane.api.list(f"/api/v1/namespaces/{namespace}/pods")
+                if p["spec"].get("nodeName")
+            }
+        ),
+        why="both ateoms to be bound",
+    )
+    left = {pod["metadata"]["name"] for pod in plane.api.list(f"/api/v1/namespaces/{namespace}/pods")}
+    assert {"stranger", "p1", "p2"} <= left and len(left) == 4, f"one placeholder had to go: {left}"
+    assert len(claims(plane, node)) == 1
