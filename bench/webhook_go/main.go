@@ -65,7 +65,7 @@ func (m *mutator) Handle(_ context.Context, req admission.Request) admission.Res
 func (m *mutator) container() corev1.Container {
 	no, yes, user := false, true, int64(65532)
 	amounts := corev1.ResourceList{
-		corev1.ResourceCPU:    resource.MustParse("10m"),
+		corev1.ResourceCPU:    resource.MustParse("100m"),
 		corev1.ResourceMemory: resource.MustParse("16Mi"),
 	}
 	return corev1.Container{
