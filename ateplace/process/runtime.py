@@ -34,10 +34,12 @@ log = logging.getLogger(__name__)
 COLLECT: Final = (20_000, 20, 20)
 """Objects made and not freed before the collector looks at the young ones; and how often at the older ones."""
 
-LARGE: Final = 256 * 1024
+LARGE: Final = 512 * 1024
 """Bytes from which a block of memory goes back to the system as soon as it is freed. By itself glibc raises this limit
-to the largest block that was ever freed, up to 32 MiB: a few fat objects or long lists, and their buffers stay."""
+to the largest block that was ever freed, up to 32 MiB: a few fat objects or long lists, and their buffers stay. Not so
+few that it concerns asyncio's reads from TLS, for which it allocates 256 KiB each, however little there is to read."""
 M_MMAP_THRESHOLD: Final = -3
+M_TRIM_THRESHOLD: Final = -1
 
 S = TypeVar("S")
 
@@ -185,3 +187,4 @@ def _give_back_large_blocks() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, LARGE)
+        mallopt(M_TRIM_THRESHOLD, 2 * LARGE)  # as glibc sets it along with the other, when it does so by itself

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from asyncio import sslproto
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ateplace.process.runtime import Role, Runtime, run
+from ateplace.process.runtime import LARGE, Role, Runtime, run
 from ateplace.settings import Cluster, Serve, Settings
 
 
@@ -159,3 +160,9 @@ def test_a_second_signal_ends_the_process_at_once(settings: Settings, tmp_path: 
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 1
         assert time.monotonic() - start < 5
+
+
+def test_what_asyncio_allocates_to_read_from_tls_is_no_large_block() -> None:
+    """A large block is mapped when it is allocated and unmapped when it is freed: for every read that is too much."""
+    block = sslproto.SSLProtocol.max_size + sys.getsizeof(b"")
+    assert block < LARGE
