@@ -28,8 +28,6 @@ from tests.placing import (
     within_allocatable,
 )
 
-OWN = "of-its-own"
-
 
 @pytest.fixture(scope="module")
 def rig(plane: ControlPlane) -> Iterator[Scheduling]:
