@@ -229,7 +229,6 @@ def main() -> None:
         substrate.install(plane)
         installed = Installation(plane, OVERLAY)
         installed.start()
-        plane.wait(installed.ready, timeout=90, why="ateplace to be ready")
         witness = stack.enter_context(Witness(plane))
         bench = Bench(plane)
         bench.picture()

@@ -20,7 +20,6 @@ import ssl
 import statistics
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,7 +31,7 @@ from ateplace.local.api import Object
 from ateplace.local.pods import Installation
 from ateplace.local.progress import say
 from ateplace.local.scene import OVERLAY
-from ateplace.local.strangers import Strangers
+from ateplace.local.strangers import Strangers, pods_that_stay, review
 from bench.headroom import lives
 from bench.odd_pods import POOL, OddPods
 from bench.recorder import Recorder
@@ -209,7 +208,7 @@ class Bench:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         numbers = itertools.count()
         webhook = self.installed.pods["webhook"]
-        with Strangers(8443, count, lambda: _review(f"p{next(numbers)}"), tls=context, host=webhook.address) as there:
+        with Strangers(8443, count, lambda: review(f"p{next(numbers)}"), tls=context, host=webhook.address) as there:
             self.plane.wait(lambda: there.answers > count, timeout=60, why="the strangers to be served")
             yield
 
@@ -218,18 +217,7 @@ class Bench:
         """Pools that are being deleted, with pods that stay and whose owners are odd."""
         for number in range(count):
             uid = substrate.pool(self.plane, HOSTILE, f"p{number}")["metadata"]["uid"]
-            for each in range(10):
-                owner = {"kind": "ReplicaSet", "uid": str(uuid.uuid4()), "controller": True}
-                odd = {"apiVersion": "example.com/v1", "name": "../../../../api/v1/pods?watch=true"}
-                plain = {"apiVersion": "apps/v1", "name": f"rs-{each}"}
-                meta = {
-                    "generateName": "p-",
-                    "labels": {names.POOL_LABEL: f"p{number}", names.POOL_UID_LABEL: uid},
-                    "finalizers": ["example.com/hold"],
-                    "ownerReferences": [owner | (odd if each % 2 else plain)],
-                }
-                spec = {"schedulerName": "nobody", "containers": [{"name": "c", "image": "registry.example/c:1"}]}
-                self.plane.api.post(f"/api/v1/namespaces/{HOSTILE}/pods", {"metadata": meta, "spec": spec})
+            pods_that_stay(self.plane, HOSTILE, f"p{number}", uid, 10)
         for number in range(count):
             substrate.delete(self.plane, HOSTILE, f"p{number}")
         yield
@@ -244,15 +232,6 @@ def _is_slow(what: str, alone: float, during: float) -> bool:
     return during > max(RATIO * alone, alone + noise)
 
 
-def _review(pool: str) -> bytes:
-    pod = {"metadata": {"labels": {names.POOL_LABEL: pool}}, "spec": {"containers": []}}
-    kind = {"group": "", "version": "v1", "kind": "Pod"}
-    request = {"uid": "u", "kind": kind, "operation": "CREATE", "namespace": "invented", "object": pod}
-    body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
-    head = f"POST /mutate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    return (head + body).encode()
-
-
 def bench(options: argparse.Namespace) -> tuple[dict[str, object], list[str]]:
     figures: dict[str, object] = {}
     missed: list[str] = []
@@ -262,7 +241,6 @@ def bench(options: argparse.Namespace) -> tuple[dict[str, object], list[str]]:
         plane.api.patch(f"/api/v1/nodes/{theirs}", {"spec": {"unschedulable": True}})
         installed = Installation(plane, OVERLAY, reconciler__linger=LINGER)
         installed.start()
-        plane.wait(installed.ready, timeout=120, why="ateplace to be ready")
         this = Bench(plane, installed)
         this.times()  # what is done for the first time is no measure
         alone = this.times()

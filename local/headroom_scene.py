@@ -78,7 +78,6 @@ def play(*, once: bool = True, shape: str = "new") -> int:
         substrate.install(plane)
         installed = Installation(plane, OVERLAY, reconciler__linger=LINGER)
         installed.start()
-        plane.wait(installed.ready, timeout=120, why="ateplace to be ready")
         say(f"ateplace ready after {time.monotonic() - began:.1f} s")
         if not once:
             say(f"the map is at {start_map(plane, LINGER)}")

@@ -254,10 +254,11 @@ class Installation:
     def _make_pods(self) -> dict[str, Pod]:
         return {name: Pod(self.plane, item, self._extra, rolls=True) for name, item in self.deployments.items()}
 
-    def start(self) -> None:
-        """Start all; the reconciler first, because it makes what the others mount."""
+    def start(self, *, timeout: float = 120) -> None:
+        """Start all, the reconciler first because it makes what the others mount, and wait until each is ready."""
         for name in sorted(self.pods, key=lambda name: not name.startswith("reconciler")):
             self.pods[name].start()
+        self.plane.wait(self.ready, timeout=timeout, why="ateplace to be ready")
 
     def ready(self) -> bool:
         """Whether every role says so; an AssertionError with the reasons otherwise."""

@@ -30,7 +30,6 @@ class ReplicatedInstallation(Installation):
         for balancer in self._balancers.values():
             balancer.start()
         self.start()
-        self.plane.wait(self.ready, timeout=90, why="every replica to be ready")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

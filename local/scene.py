@@ -121,7 +121,6 @@ def play(nodes: int, once: bool, shape: str = "new", real_node: bool = False) ->
         substrate.install(plane)
         installed = Installation(plane, OVERLAY, reconciler__linger=LINGER)
         installed.start()
-        plane.wait(installed.ready, timeout=120, why="ateplace to be ready")
         say(f"ateplace ready after {time.monotonic() - began:.1f} s")
         plane.api.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         witness = stack.enter_context(Witness(plane))

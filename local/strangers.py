@@ -1,9 +1,14 @@
-"""Clients that are none of ours: connections from one address of loopback, each asking again and again."""
+"""Clients and tenants that mean no good: connections that ask again and again, and pools whose pods do not go."""
 
 import asyncio
+import json
 import ssl
 import threading
+import uuid
 from collections.abc import Callable
+
+from ateplace import names
+from ateplace.local.plane import ControlPlane
 
 
 class Strangers:
@@ -68,3 +73,29 @@ class Strangers:
             await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
             self.answers += 1
             await asyncio.sleep(self.pause)
+
+
+def review(pool: str) -> bytes:
+    """A request to the webhook: a pod of this pool, in a namespace that there is not."""
+    pod = {"metadata": {"labels": {names.POOL_LABEL: pool}}, "spec": {"containers": []}}
+    kind = {"group": "", "version": "v1", "kind": "Pod"}
+    request = {"uid": "u", "kind": kind, "operation": "CREATE", "namespace": "invented", "object": pod}
+    body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+    head = f"POST /mutate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    return (head + body).encode()
+
+
+def pods_that_stay(plane: ControlPlane, namespace: str, pool: str, uid: str, count: int, *, odd: bool = True) -> None:
+    """Ateoms of a pool that nothing ends, each with an owner of its own; every other owner is `odd`."""
+    for each in range(count):
+        owner = {"kind": "ReplicaSet", "uid": str(uuid.uuid4()), "controller": True}
+        strange = {"apiVersion": "example.com/v1", "name": "../../../../api/v1/pods?watch=true"}
+        plain = {"apiVersion": "apps/v1", "name": f"rs-{each}"}
+        meta = {
+            "generateName": "p-",
+            "labels": {names.POOL_LABEL: pool, names.POOL_UID_LABEL: uid},
+            "finalizers": ["example.com/hold"],
+            "ownerReferences": [owner | (strange if odd and each % 2 else plain)],
+        }
+        spec = {"schedulerName": "nobody", "containers": [{"name": "c", "image": "registry.example/c:1"}]}
+        plane.api.post(f"/api/v1/namespaces/{namespace}/pods", {"metadata": meta, "spec": spec})

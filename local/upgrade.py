@@ -87,8 +87,7 @@ class Upgrade:
         substrate.install(plane)
         plane.api.patch(substrate.daemonset(plane), {"spec": {"template": {"metadata": {"annotations": DELAYS}}}})
         self.installed = installed = Installation(plane, overlay, **settings)
-        installed.start()
-        plane.wait(installed.ready, timeout=240, why="ateplace to be ready")
+        installed.start(timeout=240)
         for namespace in (SERVING, OTHERS):
             plane.api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
         for name in POOLS:

@@ -36,6 +36,14 @@ def create(plane: ControlPlane, pods: list[Object]) -> None:
         list(workers.map(post, pods))
 
 
+def two_strangers(plane: ControlPlane, namespace: str) -> None:
+    """Two bound pods that are not ours, s0 and s1, of 1.5 CPUs each."""
+    container = {"name": "c", "image": "registry.example/c:1", "resources": {"requests": {"cpu": "1500m"}}}
+    spec = {"containers": [container], "nodeSelector": {OWNER: namespace}, "terminationGracePeriodSeconds": 0}
+    create(plane, [{"metadata": {"name": f"s{n}", "namespace": namespace}, "spec": spec} for n in range(2)])
+    where(plane, namespace, 2)
+
+
 def priority_class(plane: ControlPlane, name: str, value: int, **fields: Any) -> None:
     """Make a PriorityClass and wait until the API server's own admission, which looks at a copy, knows it."""
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}

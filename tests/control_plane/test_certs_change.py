@@ -256,7 +256,6 @@ def test_an_installation_places_ateoms_after_a_change_of_authority() -> None:
         substrate.install(own)
         installed = Installation(own, SECOND_SCHEDULER, certs__settle=1, certs__poll=0.2, serve__drain=0)
         installed.start()
-        own.wait(installed.ready, timeout=120, why="ateplace to be ready")
         own.api.post("/api/v1/namespaces", {"metadata": {"name": "agents"}})
 
         def placed() -> int:

@@ -74,7 +74,6 @@ def test_on_ones_own_machine(cluster: ControlPlane) -> None:
     cluster.add_scheduler(STOCK)
     installed = Installation(cluster, overlay, reconciler__linger=3)
     installed.start()
-    cluster.wait(installed.ready, timeout=60, why="ateplace to be ready")
     journey(cluster, "ateplace-scheduler")
     for role in ROLES:
         said = cluster.log(f"ateplace-{role}").read_text()
@@ -123,7 +122,6 @@ def test_with_certificates_from_cert_manager(cluster: ControlPlane) -> None:
     CertManager(cluster, render(overlay)).work()
     before = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in cluster.api.list(SECRETS)}
     installed.start()
-    cluster.wait(installed.ready, timeout=60, why="ateplace to be ready")
     journey(cluster, "ateplace-scheduler")
     after = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in cluster.api.list(SECRETS)}
     assert after == before
@@ -154,7 +152,6 @@ def test_with_the_clusters_own_scheduler(cluster: ControlPlane, tmp_path: Path) 
     installed = Installation(cluster, overlay, reconciler__linger=3)
     installed.start()
     cluster.add_scheduler(STOCK, own_scheduler(cluster, tmp_path))
-    cluster.wait(installed.ready, timeout=60, why="ateplace to be ready")
     placed = journey(cluster, STOCK)
     for pod in placed:
         (init,) = [each for each in pod["spec"]["initContainers"] if each["name"] == "wait-for-atelet"]

@@ -50,7 +50,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         overlay = compose(directory, OVERLAY, scheduler=chosen().kubernetes, settings=settings)
         installed = Installation(plane, overlay)
         installed.start()
-        plane.wait(installed.ready, timeout=120, why="ateplace to be ready")
         plane.api.post("/api/v1/namespaces", {"metadata": {"name": "demo"}})
         substrate.pool(plane, "demo", POOL, WORKERS, resources=ROOM)
         found = Running(plane, installed)

@@ -35,8 +35,7 @@ def installed() -> Iterator[Installation]:
         own.add_nodes(1, "a-without-kvm", taints=[TAINT])
         substrate.install(own)
         installed = Installation(own, OVERLAY)
-        installed.start()
-        own.wait(installed.ready, timeout=180, why="ateplace to be ready")
+        installed.start(timeout=180)
         yield installed
 
 

@@ -19,6 +19,7 @@ from tests.placing import (
     priority_class,
     ready_atelets,
     scheduling_beside_atelet,
+    two_strangers,
     where,
     within_allocatable,
 )
@@ -74,10 +75,7 @@ def test_a_pod_with_a_class_of_its_own_evicts_as_many_strangers_as_it_needs(
 ) -> None:
     """Two of 1.5 CPUs on 4, and half of one for atelet: one of them makes room for another 1.5."""
     (node,) = nodes(1, cpu="4")
-    container = {"name": "c", "image": "registry.example/c:1", "resources": {"requests": {"cpu": "1500m"}}}
-    spec = {"containers": [container], "nodeSelector": {OWNER: namespace}, "terminationGracePeriodSeconds": 0}
-    create(plane, [{"metadata": {"name": f"s{n}", "namespace": namespace}, "spec": spec} for n in range(2)])
-    where(plane, namespace, 2)
+    two_strangers(plane, namespace)
     pool = substrate.pool(plane, namespace, "web")
     wanted = {"requests": {"cpu": "1500m", "memory": "64Mi"}}
     create(plane, [ateom(pool, "ours", **wanted)])

@@ -75,7 +75,6 @@ def world() -> Iterator[World]:
         substrate.install(own)
         installed = Installation(own, OVERLAY, reconciler__linger=LINGER)
         installed.start()
-        own.wait(installed.ready, timeout=90, why="ateplace to be ready")
         with Witness(own) as witness:
             yield World(own, installed, witness)
 

@@ -4,8 +4,8 @@ import statistics
 import time
 import uuid
 
-from ateplace import names
 from ateplace.local import ControlPlane, substrate
+from ateplace.local.strangers import pods_that_stay
 from tests.reconciling import Reconciler, held, pool, pool_path
 
 HOSTILE = 24
@@ -38,21 +38,9 @@ def test_an_innocent_pool_is_deleted_in_time_while_24_hostile_ones_are(
     plane.api.post("/api/v1/namespaces", {"metadata": {"name": theirs}})
     there = f"/api/v1/namespaces/{theirs}/serviceaccounts/default"
     plane.wait(lambda: plane.api.exists(there), why="a ServiceAccount")
-    container = {"name": "c", "image": "registry.example/c:1"}
     for number in range(HOSTILE):
         uid = pool(plane, theirs, f"p{number}")
-        for each in range(PODS):
-            owner = {"kind": "ReplicaSet", "uid": str(uuid.uuid4()), "controller": True}
-            odd = {"apiVersion": "example.com/v1", "name": "../../../../api/v1/pods?watch=true"}
-            plain = {"apiVersion": "apps/v1", "name": f"rs-{each}"}
-            meta = {
-                "generateName": "p-",
-                "labels": {names.POOL_LABEL: f"p{number}", names.POOL_UID_LABEL: uid},
-                "finalizers": ["example.com/hold"],
-                "ownerReferences": [owner | (odd if each % 2 and number % 2 else plain)],
-            }
-            spec = {"schedulerName": "nobody", "containers": [container]}
-            plane.api.post(f"/api/v1/namespaces/{theirs}/pods", {"metadata": meta, "spec": spec})
+        pods_that_stay(plane, theirs, f"p{number}", uid, PODS, odd=bool(number % 2))
     plane.wait(lambda: held(plane, theirs), timeout=60, why="the hostile pools' finalizers")
     for number in range(HOSTILE):
         substrate.delete(plane, theirs, f"p{number}")

@@ -37,7 +37,6 @@ def stage() -> Iterator[Stage]:
         substrate.install(plane)
         installed = Installation(plane, OVERLAY, reconciler__linger=LINGER)
         installed.start()
-        plane.wait(installed.ready, timeout=120, why="ateplace to be ready")
         plane.api.post("/api/v1/namespaces", {"metadata": {"name": SPACE}})
         url = start_map(plane, LINGER)
         yield Stage(plane, url, sockets)

@@ -28,8 +28,7 @@ def installed() -> Iterator[Installation]:
     with ControlPlane(nodes=2, start_delay=0.3) as plane:
         substrate.install(plane)
         installed = Installation(plane, OVERLAY, reconciler__linger=20, extender__atelet_unready_seconds=6)
-        installed.start()
-        plane.wait(installed.ready, timeout=180, why="ateplace to be ready")
+        installed.start(timeout=180)
         plane.api.post("/api/v1/namespaces", {"metadata": {"name": "vm"}})
         yield installed
 

@@ -62,7 +62,6 @@ def installed(plane_under_audit: WithoutStreamingLists) -> Installation:
     """The default installation on it, and a namespace for pools."""
     running = Installation(plane_under_audit, SECOND_SCHEDULER, **QUICK)
     running.start()
-    plane_under_audit.wait(running.ready, timeout=90, why="ateplace to be ready")
     plane_under_audit.api.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     return running
 

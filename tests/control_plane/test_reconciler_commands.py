@@ -190,7 +190,6 @@ def test_uninstalled_nothing_of_ours_is_left_and_waiting_pods_run_all_the_same(
     with reconciling.agent_substrate(plane):
         installed = Installation(plane, OVERLAY, reconciler__linger=5, serve__drain=0)
         installed.start()
-        plane.wait(installed.ready, timeout=60, why="ateplace to be ready")
         substrate.pool(plane, namespace, "web", 6, annotations={names.HEADROOM_ANNOTATION: "2"}, nodeSelector=where)
         plane.wait(lambda: _running(plane, namespace) == 6, timeout=60, why="ateoms to run")
         installed.pods["scheduler"].stop()

@@ -63,7 +63,6 @@ def test_a_version_takes_over_what_another_one_left(cluster: ControlPlane) -> No
     cluster.api.post("/api/v1/namespaces", {"metadata": {"name": "agents"}})
     installed = Installation(cluster, SECOND_SCHEDULER, reconciler__linger=5)
     installed.start()
-    cluster.wait(installed.ready, timeout=90, why="ateplace to be ready")
     room = {"requests": {"cpu": "50m", "memory": "32Mi"}}
     forms = {"web": "", "api": "to come: 7, since=yesterday"}
     """Pools, and what stands in their claims."""

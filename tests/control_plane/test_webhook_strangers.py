@@ -4,7 +4,6 @@ Strangers have addresses of loopback of their own (127.0.0.x); the API server's 
 """
 
 import itertools
-import json
 import ssl
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 from ateplace import names
 from ateplace.local import ApiError, ControlPlane, substrate, webhooks
 from ateplace.local.api import Object
-from ateplace.local.strangers import Strangers
+from ateplace.local.strangers import Strangers, review
 from ateplace.local.webhooks import Webhook
 from ateplace.webhook import pools
 
@@ -34,15 +33,6 @@ def seen(plane: ControlPlane, namespace: str, running: Webhook) -> str:
     webhooks.select(plane, namespace, running)
     substrate.pool(plane, namespace, "pool")
     return namespace
-
-
-def review(pool: str) -> bytes:
-    pod = {"metadata": {"labels": {names.POOL_LABEL: pool}}, "spec": {"containers": []}}
-    kind = {"group": "", "version": "v1", "kind": "Pod"}
-    request = {"uid": "u", "kind": kind, "operation": "CREATE", "namespace": "invented", "object": pod}
-    body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
-    head = f"POST /mutate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    return (head + body).encode()
 
 
 def strangers_of(webhook: Webhook, count: int) -> Strangers:

@@ -23,6 +23,7 @@ from tests.placing import (
     claims,
     create,
     ready_atelets,
+    two_strangers,
     where,
     within_allocatable,
 )
@@ -115,10 +116,7 @@ def test_a_stranger_is_evicted_for_an_ateom_of_our_class_only_where_that_is_allo
 ) -> None:
     """Two of 1.5 CPUs on 4, and half of one for atelet: one of them makes room for another 1.5."""
     (node,) = nodes(1, cpu="4")
-    container = {"name": "c", "image": "registry.example/c:1", "resources": {"requests": {"cpu": "1500m"}}}
-    spec = {"containers": [container], "nodeSelector": {OWNER: namespace}, "terminationGracePeriodSeconds": 0}
-    create(plane, [{"metadata": {"name": f"s{n}", "namespace": namespace}, "spec": spec} for n in range(2)])
-    where(plane, namespace, 2)
+    two_strangers(plane, namespace)
     with atelet_with_requests(plane), Scheduling(plane, extender__preempt_others=allowed) as rig:
         create(plane, [ateom(pool, "p", requests={"cpu": "1500m", "memory": "64Mi"})])
         calls = "ateplace_extender_calls_total"

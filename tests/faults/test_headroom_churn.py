@@ -37,7 +37,6 @@ def test_nothing_but_placeholders_is_preempted_and_no_loop_starts() -> None:
         substrate.install(plane)
         installed = Installation(plane, OVERLAY, reconciler__linger=20)
         installed.start()
-        plane.wait(installed.ready, timeout=90, why="ateplace to be ready")
         with Witness(plane) as witness:
             stage = Stage(plane, "churn")
             stage.set_up(headroom=8, free=24)

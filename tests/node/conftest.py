@@ -43,7 +43,6 @@ def installed(plane: ControlPlane) -> Installation:
     substrate.install(plane)
     running = Installation(plane, OVERLAY, reconciler__linger=3.0)
     running.start()
-    plane.wait(running.ready, timeout=120, why="ateplace to be ready")
     return running
 
 

@@ -15,9 +15,9 @@ from ateplace.kube import Kube
 from ateplace.process.http_server import Limits, Server
 from ateplace.process.runtime import Runtime
 from ateplace.settings import Settings
-from tests.unit.kube_server import Answer, Request, until
+from tests.unit.kube_server import until
 from tests.unit.sockets import answer, closed, request, serving
-from tests.unit.verbs_rig import Api, Rig, ask
+from tests.unit.verbs_rig import Api, Rig, ask, held_up
 
 LABELS = {names.POOL_LABEL: "web", names.POOL_UID_LABEL: "A"}
 POD = {"metadata": {"name": "p", "namespace": "ns", "uid": "p", "labels": LABELS}, "spec": {"containers": []}}
@@ -47,13 +47,7 @@ def test_a_replica_that_cannot_decide_says_so_and_lets_its_caller_find_another()
 def test_a_role_that_ends_in_an_error_waits_for_the_write_under_way(tmp_path: Path) -> None:
     async def use(rig: Rig) -> None:
         gate = asyncio.Event()
-
-        async def held_up(api: Api, request: Request, answer: Answer) -> None:
-            await gate.wait()
-            api.write(request)
-            await answer.reply(200, {"metadata": api.nodes["n1"]})
-
-        rig.api.fates.append(held_up)
+        rig.api.fates.append(held_up(gate))
         call = asyncio.create_task(rig.filter("n1"))
         await until(lambda: rig.api.seen)
         call.cancel()

@@ -31,6 +31,7 @@ from tests.unit.verbs_rig import (
     busy,
     claimed,
     conflict,
+    held_up,
     lost,
     not_found,
     overtaken,
@@ -122,13 +123,7 @@ def test_a_unit_is_given_where_others_claimed_long_ago_unless_they_do_so_again_m
 def test_at_the_end_a_write_under_way_is_waited_for_and_known(tmp_path: Path) -> None:
     async def use(rig: Rig) -> None:
         gate = asyncio.Event()
-
-        async def held_up(api: Api, request: Request, answer: Answer) -> None:
-            await gate.wait()
-            api.write(request)
-            await answer.reply(200, {"metadata": api.nodes["n1"]})
-
-        rig.api.fates.append(held_up)
+        rig.api.fates.append(held_up(gate))
         call = asyncio.create_task(rig.filter("n1"))
         await until(lambda: rig.api.seen)
         call.cancel()  # as when the connection that asked is gone
@@ -147,13 +142,7 @@ def test_who_needs_a_node_that_is_being_claimed_waits_for_the_same_write(tmp_pat
 
     async def use(rig: Rig) -> None:
         gate = asyncio.Event()
-
-        async def held_up(api: Api, request: Request, answer: Answer) -> None:
-            await gate.wait()
-            api.write(request)
-            await answer.reply(200, {"metadata": api.nodes["n1"]})
-
-        rig.api.fates.append(held_up)
+        rig.api.fates.append(held_up(gate))
         loop, wanted = asyncio.get_running_loop(), rig.ledger.nodes["n1"]
 
         async def claim(seconds: float) -> None:
@@ -329,13 +318,7 @@ def test_a_pool_that_the_watch_shows_being_deleted_meanwhile_is_not_believed_ali
 def test_a_call_that_waits_too_long_for_another_one_says_so(tmp_path: Path) -> None:
     async def use(rig: Rig) -> None:
         gate = asyncio.Event()
-
-        async def held_up(api: Api, request: Request, answer: Answer) -> None:
-            await gate.wait()
-            api.write(request)
-            await answer.reply(200, {"metadata": api.nodes["n1"]})
-
-        rig.api.fates.append(held_up)
+        rig.api.fates.append(held_up(gate))
         first = asyncio.create_task(rig.filter("n1"))
         await until(lambda: rig.api.seen)
         rig.verbs.filter_verb._deadline = 0.01

@@ -16,7 +16,7 @@ from ateplace.reconciler.pool_pods import SETS
 from ateplace.reconciler.pools import CLAIMS_SECONDS, Pools
 from ateplace.settings import Reconciler, Settings
 from tests.unit import cluster
-from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving, until
+from tests.unit.kube_server import Answer, Handler, Request, connected, kubeconfig, serving, until
 
 
 def test_pods_that_stay_do_not_wait_for_a_sibling_that_does_not_end(tmp_path: Path) -> None:
@@ -190,8 +190,8 @@ def test_no_more_replicasets_are_read_at_one_look_than_a_few(tmp_path: Path) -> 
     assert len(asked) == SETS
 
 
-def test_claims_that_cannot_be_released_do_not_keep_a_pool(tmp_path: Path) -> None:
-    written: list[Any] = []
+def nothing_left(written: list[Any]) -> Handler:
+    """An API server that has neither Deployments nor pods, and takes what is patched."""
 
     async def handle(request: Request, answer: Answer) -> None:
         if request.method == "PATCH":
@@ -200,12 +200,18 @@ def test_claims_that_cannot_be_released_do_not_keep_a_pool(tmp_path: Path) -> No
         else:
             await answer.reply(200, {"metadata": {}, "items": []})
 
+    return handle
+
+
+def test_claims_that_cannot_be_released_do_not_keep_a_pool(tmp_path: Path) -> None:
+    written: list[Any] = []
+
     async def main() -> None:
         now = Settings().reconciler.linger
         going = structs.replace(cluster.pool(), deleting=True, finalizers=(names.FINALIZER,))
         ledger = cluster.ledger(going, cluster.node("n1", "A"))
         looked: list[str] = []
-        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+        async with serving(nothing_left(written)) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
             pools = Pools(kube, ledger, Settings(), Events(kube, "test"), look_at=looked.append, clock=lambda: now)
             await pools.reconcile("A")
             now += CLAIMS_SECONDS - 0.1
@@ -221,17 +227,10 @@ def test_claims_that_cannot_be_released_do_not_keep_a_pool(tmp_path: Path) -> No
 def test_claims_that_have_to_linger_are_not_waited_for(tmp_path: Path) -> None:
     written: list[Any] = []
 
-    async def handle(request: Request, answer: Answer) -> None:
-        if request.method == "PATCH":
-            written.append(request.json["metadata"])
-            await answer.reply(200, {"metadata": {"name": "a"}})
-        else:
-            await answer.reply(200, {"metadata": {}, "items": []})
-
     async def main() -> None:
         going = structs.replace(cluster.pool(), deleting=True, finalizers=(names.FINALIZER,))
         ledger = cluster.ledger(going, cluster.node("n1", "A"))
-        async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
+        async with serving(nothing_left(written)) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
             pools = Pools(kube, ledger, Settings(), Events(kube, "test"), look_at=lambda _: None, clock=lambda: 1.0)
             await pools.reconcile("A")
             assert written == [LET_GO]

@@ -105,6 +105,17 @@ async def conflict(_: Api, __: Request, answer: Answer) -> None:
     await answer.refuse(409, "Conflict", "the object has been modified")
 
 
+def held_up(gate: asyncio.Event) -> Callable[[Api, Request, Answer], Awaitable[None]]:
+    """Taken once the gate is open."""
+
+    async def wait(api: Api, request: Request, answer: Answer) -> None:
+        await gate.wait()
+        api.write(request)
+        await answer.reply(200, {"metadata": api.nodes[api.named(request)]})
+
+    return wait
+
+
 async def not_found(_: Api, __: Request, answer: Answer) -> None:
     await answer.refuse(404, "NotFound", "no such node")
 
