@@ -172,7 +172,7 @@ def modules_page() -> str:
         "Every module that is shipped, in layers from top to bottom: each may import those below it, none above, and",
         "the roles do not import each other (`make check`). [architecture.md](architecture.md) says where to begin.",
     ]
-    for package in (name.strip() for layer in layers for name in layer.split("|")):
+    for package in (f"ateplace.{name.strip()}" for layer in layers for name in layer.split("|")):
         place = root / package.replace(".", "/")
         files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
         rows = [_module(path, root) for path in files if path.stem not in {"__init__", "__main__"}]
