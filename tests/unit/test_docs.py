@@ -1,5 +1,6 @@
 """The pages that are read off the code are current, and what pages say about each other is true."""
 
+import importlib
 import pkgutil
 import re
 from pathlib import Path
@@ -51,6 +52,48 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         if anchor and found.suffix == ".md":
             headings = re.findall(r"^#+ (.+)$", found.read_text(), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings}, target
+
+
+REMEMBERED = {
+    "ateplace.cluster.picks": ("EXPIRY", "UNSEEN", "REFUSED"),
+    "ateplace.cluster.state": ("MAKING",),
+    "ateplace.cluster.tables": ("READ",),
+    "ateplace.extender.filter.claiming": ("FULL_SECONDS", "DENIED_SECONDS", "READ_FIRST_SECONDS"),
+    "ateplace.extender.filter.handler": ("REPLAY_SECONDS",),
+    "ateplace.extender.filter.nominate": ("LIST_SECONDS", "PAUSE_SECONDS"),
+    "ateplace.extender.filter.refused_pods": ("SAME_SECONDS", "FIRST", "LAST"),
+    "ateplace.extender.preempt.evict": ("FORBIDDEN_SECONDS",),
+    "ateplace.extender.victims": ("SECONDS",),
+    "ateplace.reconciler.claims.atelet_late": ("SAY_AGAIN",),
+    "ateplace.reconciler.events": ("SAME_SECONDS",),
+    "ateplace.reconciler.gating": ("FIRST_WAIT", "LONGEST_WAIT"),
+    "ateplace.reconciler.pools": ("SAY_AGAIN",),
+    "ateplace.reconciler.workqueue": ("FIRST_DELAY", "LONGEST_DELAY"),
+    "ateplace.webhook.pools": ("MOMENT",),
+}
+"""For how long things are remembered: constants by module."""
+
+
+def test_every_short_lived_memory_is_in_the_table_with_its_time() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.partition("\n## What is remembered, for how long\n")[2].partition("\n## ")[0]
+    rows = [row.split(" | ") for row in table.splitlines() if row.startswith("| ")][1:]
+    for name, constants in REMEMBERED.items():
+        module = importlib.import_module(name)
+        path = str(Path(module.__file__ or "").resolve().relative_to(ROOT))
+        said = " ".join(how_long for _, where, how_long, _ in rows if f"`{path}`" in where)
+        for constant in constants:
+            assert f" {getattr(module, constant):g} s" in f" {said}", (path, constant)
+    listed = {one for _, where, *_ in rows for one in re.findall(r"`([\w/]+\.py)`", where)}
+    files = [
+        path
+        for role in ("extender", "reconciler", "webhook", "ateplace/cluster")
+        for path in (ROOT / role).rglob("*.py")
+    ]
+    forgetting = {str(path.relative_to(ROOT)) for path in files if re.search(r"= Expiring\(", path.read_text())}
+    assert len(forgetting) >= 5
+    assert forgetting <= listed
+    assert all((ROOT / one).exists() for one in listed)
 
 
 def test_every_test_that_security_names_exists() -> None:
