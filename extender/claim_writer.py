@@ -6,8 +6,8 @@
     ahead    open or touch without waiting, for the pods that come next
 
 The patch carries the Node's uid, so that a Node recreated under its name is refused by the API server; it never
-creates anything, and it is idempotent. One that opens a node carries the version in which it had no claim, so
-that of two replicas only one opens it; and one that is to keep the book of its units (`extender.served`) the version in
+creates anything, and it is idempotent. A patch that opens a node carries the version in which it had no claim, so that
+of two replicas only one opens it; where this process is to count the node's units (`extender.served`), the version in
 which others had written nothing lately. When its outcome is unknown we read the Node: either our very value is there,
 with the label, or it is sent again, as long as the caller's deadline allows.
 """
@@ -111,23 +111,23 @@ class ClaimWriter:
         record = node.record
         uid, version = (record.uid, record.version) if record else ("", 0)
         claimed = dict(record.claims) if record and alone and node.claims and not node.own else {}
-        guard = version if claimed or not node.claims else 0
-        return _single(self._writes, (node.name, pool), lambda: self._patch(node.name, uid, pool, guard, claimed))
+        at_version = version if claimed or not node.claims else 0
+        return _single(self._writes, (node.name, pool), lambda: self._patch(node.name, uid, pool, at_version, claimed))
 
     def _read(self, node: Node) -> asyncio.Task[None]:
         return _single(self._reads, node.name, lambda: self._list(node.name, node.record.uid if node.record else ""))
 
-    async def _patch(self, name: str, uid: str, pool: str, guard: int, claimed: Mapping[str, str]) -> None:
-        """`guard`: the version of the Node in which it has these claims and no others; the write is refused on one with
-        any that another process wrote since, so that of two replicas only one opens it. 0: that does not matter."""
-        opening = guard > 0 and not claimed
+    async def _patch(self, name: str, uid: str, pool: str, at_version: int, claimed: Mapping[str, str]) -> None:
+        """`at_version`: the version of the Node in which it has these claims and no others; the write is refused where
+        another process has written one since, so that of two replicas only one opens it. 0: that does not matter."""
+        opening = at_version > 0 and not claimed
         path = paths.NODES.named(name)
         within = min(ATTEMPT_SECONDS, self._deadline)
         value = claim_value()
         meta = claim_metadata(uid, (pool,), value)
         for attempt in range(ATTEMPTS):
             sent = boottime()
-            body = {"metadata": {**meta, "resourceVersion": str(guard)} if guard else meta}
+            body = {"metadata": {**meta, "resourceVersion": str(at_version)} if at_version else meta}
             self._ledger.claims.sending(name, pool, value)
             try:
                 written = await self._kube.patch(path, body, Written, query=names.FIELD_MANAGER, deadline=within)
@@ -147,13 +147,13 @@ class ClaimWriter:
                         raise
                     continue
             except errors.Refused as error:
-                if guard and attempt < ATTEMPTS - 1 and isinstance(error, errors.Conflict):
+                if at_version and attempt < ATTEMPTS - 1 and isinstance(error, errors.Conflict):
                     # It has changed since: claimed by another replica, or by us for another pool, or in status only.
                     found = (await self._kube.get(path, Written, deadline=within)).metadata
                     fresh = {pool: value for pool, value in _claimed(found).items() if claimed.get(pool) != value}
                     if found.uid == uid and self._ledger.claims.is_ours(name, fresh):
                         opening = opening and not fresh
-                        guard = 0 if fresh and not claimed else int(found.resource_version or 0)
+                        at_version = 0 if fresh and not claimed else int(found.resource_version or 0)
                         continue
                 metrics.CLAIMS.labels("refused").inc()
                 raise

@@ -63,7 +63,7 @@ class Case(Struct, frozen=True, gc=False):
     now: float
     reply_since: float = inf
     """A claim that this process wrote since this moment may be answered (`extender.fit.answerable`)."""
-    rooms: Mapping[str, int] = {}
+    made_room: Mapping[str, int] = {}
     """Nodes with room that was made for ateoms (`extender.victims`): placeholders do not go there."""
     limits: Limits | None = None
     """What the rules of its pool allow; None when it has none."""
@@ -132,8 +132,8 @@ class Context:
             raise TryAgain(self._missing)
         now, reply_since = time.monotonic(), min(begun, boottime() - self._rules.window)
         self._victims.expire(now)
-        ledger, rooms = self._view.ledger, self._victims.rooms()
-        return Case(wanted, ledger, self._rules, now, reply_since, rooms, limits(ledger, wanted), self._asked(wanted))
+        ledger, room = self._view.ledger, self._victims.made_room()
+        return Case(wanted, ledger, self._rules, now, reply_since, room, limits(ledger, wanted), self._asked(wanted))
 
     def _asked(self, wanted: Demand) -> Wanted | None:
         """What it asks for of the resources that atelet serves. Few pods do: only for those is every node looked at."""

@@ -123,7 +123,7 @@ def no_room(case: Case, node: Node, freed: Freed | None = None) -> str:
     demand, needed, record = case.demand, node.atelet, node.record
     if record is None:
         return UNKNOWN
-    if demand.placeholder and node.name in case.rooms:
+    if demand.placeholder and node.name in case.made_room:
         return PROMISED
     ended, gone, ateoms = (freed.placeholders, freed.others, freed.ateoms) if freed else (NONE, NONE, NONE)
     most = case.rules.ateoms_per_node

@@ -1,7 +1,7 @@
 """Resources that atelet itself serves (`ate.dev/kvm`): where a pod that asks for one may go (pure).
 
 A cold node advertises none of them, and atelet, which would, comes only where there is a claim. So our scheduler
-ignores these resources, and filter keeps the book of their units: a node is answered only while it advertises a free
+ignores these resources, and filter counts their units: a node is answered only while it advertises a free
 one (a kubelet drops a request for what its node does not know, and starts the pod without the device). Where none does,
 nodes that may have the device are claimed and refused; the Node's update, once atelet serves it, brings the pod back.
 
@@ -9,10 +9,10 @@ nodes that may have the device are claimed and refused; the Node's update, once 
                                          └── nothing for too long: it has none, remembered for as long as we run;
                                              the reconciler releases the claim, which brings the pod back to be told
 
-The scheduler does not count these units, so two replicas could both give the last one. One that does not know all picks
-of a node (it did not open it, and another one has written a claim there within a linger) gives a unit only if there are
-as many as all pods that it knows of and has not picked a node for could take. Else it leaves the node to the other one,
-writes nothing, and answers an error, after which the scheduler tries again.
+The scheduler does not count these units, so two replicas could both give the last one. A replica that does not know all
+picks of a node (it did not open it, and another one has written a claim there within a linger) gives a unit only if
+there are as many as all pods could take that it knows of and has not picked a node for. Else it leaves the node to the
+other replica, writes nothing, and answers an error, after which the scheduler tries again.
 
 Which nodes may have it: those that `substrate.served_nodes` selects; without that setting those of an instance type of
 which some node has advertised it; else those with the label or taint `ate.dev/sandboxClass`.

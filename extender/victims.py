@@ -37,10 +37,10 @@ class Victims:
 
     def __init__(self) -> None:
         self._victims: Expiring[str, Victim] = Expiring(SECONDS, MOST)
-        self._rooms: dict[str, dict[str, str]] = {}
+        self._ended: dict[str, dict[str, str]] = {}
         """By node, the placeholders that were ended there and whose room no ateom has taken yet, with its pool."""
         self._counts: dict[str, int] = {}
-        """How many rooms wait there."""
+        """How many those are."""
         self._waiting: dict[str, int] = {}
         """The same by pool."""
 
@@ -56,7 +56,7 @@ class Victims:
         """We have ended it for ateoms of this pool: a scheduler that still names it has not heard of it, and will."""
         self._close(uid, node)
         self._victims.put(uid, Victim("", node, pool), now)
-        self._rooms.setdefault(node, {})[uid] = pool
+        self._ended.setdefault(node, {})[uid] = pool
         self._counts[node] = self._counts.get(node, 0) + 1
         self._waiting[pool] = self._waiting.get(pool, 0) + 1
 
@@ -67,15 +67,15 @@ class Victims:
 
     def taken(self, node: str) -> None:
         """An ateom was answered this node."""
-        if rooms := self._rooms.get(node):
-            self._close(next(iter(rooms)), node)
+        if ended := self._ended.get(node):
+            self._close(next(iter(ended)), node)
 
-    def rooms(self) -> Mapping[str, int]:
+    def made_room(self) -> Mapping[str, int]:
         """The nodes where no placeholder may go now."""
         return self._counts
 
     def waiting(self, pool: str) -> int:
-        """How many rooms were made for this pool, and not taken."""
+        """For how many ateoms of this pool room was made that none has taken yet."""
         return self._waiting.get(pool, 0)
 
     def is_free(self, uid: str, pod: str = "") -> bool:
@@ -84,12 +84,12 @@ class Victims:
         return victim is None or (bool(pod) and victim.pod == pod)
 
     def _close(self, uid: str, node: str) -> None:
-        rooms = self._rooms.get(node)
-        pool = rooms.pop(uid, None) if rooms else None
+        ended = self._ended.get(node)
+        pool = ended.pop(uid, None) if ended else None
         if pool is None:
             return
-        if not rooms:
-            del self._rooms[node]
+        if not ended:
+            del self._ended[node]
         for counts, key in ((self._counts, node), (self._waiting, pool)):
             counts[key] -= 1
             if not counts[key]:

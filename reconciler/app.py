@@ -18,8 +18,8 @@ from ateplace.cluster.feed import View
 from ateplace.cluster.state import Pool
 from ateplace.process.runtime import Runtime
 from ateplace.reconciler import metrics
-from ateplace.reconciler.claims.atelet_late import Late
-from ateplace.reconciler.claims.release import Claims
+from ateplace.reconciler.claims.atelet_late import AteletLate
+from ateplace.reconciler.claims.release import NodeClaims
 from ateplace.reconciler.events import Events
 from ateplace.reconciler.gating import Gating
 from ateplace.reconciler.headroom.controller import Headroom
@@ -50,8 +50,8 @@ class Reconciler:
         self._view = view = View.of(runtime)
         identity = f"{platform.node()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
         self._events = Events(kube, identity)
-        self._claims = Claims(kube, view, settings, self._events)
-        self._late = Late(kube, view.ledger, settings, self._events)
+        self._claims = NodeClaims(kube, view, settings, self._events)
+        self._late = AteletLate(kube, view.ledger, settings, self._events)
         self._gating = Gating(kube, view.ledger, settings, self._events)
         self._headroom = Headroom(kube, view, settings, self._events, lambda: self.election.leading)
         self._workers = Workers(

@@ -96,8 +96,8 @@ class Gating:
                 self._events.warn(about, "NotGated", f"{says}: `ateplace migrate` adds it, and restarts no atelet")
                 return True
             selector = {"nodeSelector": {names.NODE_LABEL: "true"}}
-            guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-            body = {"metadata": guard, "spec": {"template": {"spec": selector}}}
+            preconditions = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+            body = {"metadata": preconditions, "spec": {"template": {"spec": selector}}}
             await self._kube.patch(path, body, DaemonSet, query=names.FIELD_MANAGER)
         except errors.NotFound:
             return False

@@ -12,7 +12,7 @@ from tests.features import has
 def placeholders_of(pool: str, namespace: str, uid: str = "u") -> Object:
     """The Deployment that the reconciler makes, with everything that it ever copies and the API server takes."""
     record = PoolRecord(uid, namespace, pool, 1, deleting=False, finalizers=(), headroom="1", warm=True)
-    shape = placeholder.Mould(
+    shape = placeholder.AteomShape(
         requests=(("cpu", 100), ("memory", 1 << 26), ("example.com/kvm", 1)),
         image="registry.example/ateom:1",
         node_selector={"ate.dev/sandboxClass": "microvm"},

@@ -122,8 +122,8 @@ class Removal:
         for left in reversed(range(TRIES)):
             others = [name for name in meta.finalizers or () if name != names.FINALIZER]
             try:
-                guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-                await self._patch(path, {**guard, "finalizers": others})
+                preconditions = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+                await self._patch(path, {**preconditions, "finalizers": others})
                 break
             except errors.Conflict:
                 if not left:

@@ -83,5 +83,5 @@ def unserved(case: Case, names: Names) -> list[Node]:
         need -= max(1, min(takes, each) if each else takes)
         if not answerable(case, node) and knows_all(case, node):
             limits = limits.take(node) if limits else None
-            found.append(node)  # where another replica has claimed it lately, that one keeps the book
+            found.append(node)  # a node that another replica has claimed lately is left to that one
     return found

@@ -32,7 +32,7 @@ class Wait(Struct):
     """When that was."""
 
 
-class Late:
+class AteletLate:
     """`look(node)` after anything about the node changed; the state is one entry per node that waits."""
 
     def __init__(

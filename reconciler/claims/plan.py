@@ -66,7 +66,7 @@ class Plan(Struct, frozen=True):
     """True: set it; False: remove it; None: it is right. What adding and releasing brings along is not said here."""
     last: bool = False
     """Whether no claim is left after `release`, so that the label goes too."""
-    refused: str = ""
+    no_room: str = ""
     """Why claims that are missing cannot be added."""
     again: float | None = None
     """Seconds until something may be due."""
@@ -99,9 +99,9 @@ def decide(ledger: Ledger, unbound: Unbound, name: str, now: float, settings: Se
                 again = min(again, UNBOUND_LOOK)
             else:
                 release.append(Release(uid, tenant.value, patient, answers, never))
-    refused = ""
+    no_room = ""
     if add and node.record.annotation_bytes + CLAIM_BYTES * len(add) > ANNOTATION_BYTES:
-        refused = f"its annotations hold {node.record.annotation_bytes} of {ANNOTATION_BYTES} bytes"
+        no_room = f"its annotations hold {node.record.annotation_bytes} of {ANNOTATION_BYTES} bytes"
         add.clear()
     return Plan(
         uid=node.record.uid,
@@ -110,7 +110,7 @@ def decide(ledger: Ledger, unbound: Unbound, name: str, now: float, settings: Se
         release=tuple(release),
         label=_label(node, node.record, adding=bool(add)),
         last=bool(release) and not (add or homeless) and len(release) == node.claims,
-        refused=refused,
+        no_room=no_room,
         again=None if again == inf else again,
     )
 

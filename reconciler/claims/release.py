@@ -54,7 +54,7 @@ class Written(Struct):
     metadata: Version
 
 
-class Claims:
+class NodeClaims:
     """`reconcile(node)` makes one node's claims what live pods justify."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Claims:
         view.follow_pods(self.unbound.changed)
         self._written: dict[str, int] = {}
         """By node: the version of our last release, until the watch has shown it."""
-        self._refused: set[str] = set()
+        self._no_room: set[str] = set()
         """Nodes that have no room for a claim."""
         self._told: dict[str, tuple[str, frozenset[str]]] = {}
         """By node: its UID, and the pools whose claims on it have been told of, or were there when the term began."""
@@ -82,9 +82,9 @@ class Claims:
                 self._told[name] = node.record.uid, _claiming(node)
 
     def forget(self) -> None:
-        """At the end of a term: what was written, refused and told since is another's to know."""
+        """At the end of a term: what was written and told since is another's to know."""
         self._written.clear()
-        self._refused.clear()
+        self._no_room.clear()
         self._told.clear()
 
     async def reconcile(self, name: str) -> float | None:
@@ -251,13 +251,13 @@ class Claims:
         return int(written.metadata.resource_version)
 
     def _note_refusal(self, name: str, plan: Plan | None) -> None:
-        if plan is None or not plan.refused:
-            self._refused.discard(name)
-        elif name not in self._refused:
-            self._refused.add(name)
+        if plan is None or not plan.no_room:
+            self._no_room.discard(name)
+        elif name not in self._no_room:
+            self._no_room.add(name)
             metrics.CLAIMS_REFUSED.inc()
-            log.error("no room for a claim", extra={"node": name, "reason": plan.refused})
-            self._events.warn(about_node(name, plan.uid), "ClaimRefused", f"No room for a claim: {plan.refused}")
+            log.error("no room for a claim", extra={"node": name, "reason": plan.no_room})
+            self._events.warn(about_node(name, plan.uid), "ClaimRefused", f"No room for a claim: {plan.no_room}")
 
     def _note_claims(self, name: str) -> None:
         """Report claims that have appeared, from whichever replica; one that was only touched has been reported."""

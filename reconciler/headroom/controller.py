@@ -29,7 +29,7 @@ from ateplace.kube.objects import Metadata
 from ateplace.kube.watch import Watch
 from ateplace.reconciler.events import Events, about_pool
 from ateplace.reconciler.headroom import metrics, placeholder
-from ateplace.reconciler.headroom.placeholder import Deployment, DeploymentRecord, Json
+from ateplace.reconciler.headroom.placeholder import AteomShape, Deployment, DeploymentRecord, Json
 from ateplace.reconciler.headroom.size import Quota, quota, share
 from ateplace.reconciler.workqueue import Queue
 from ateplace.settings import Settings
@@ -179,7 +179,7 @@ class Headroom:
         asked = quota(record.headroom, present, record.replicas, self._settings.headroom)
         own = [one for one in found if not one.ours]
         source = max(own, key=lambda one: (*one.rank, one.uid), default=None)
-        shape = self._filled_in(uid, source.mould) if source and source.mould else None
+        shape = self._filled_in(uid, source.shape) if source and source.shape else None
         asked = self._shared(record, asked, present)
         asked = self._limited(uid, asked, present, source.starved if source else 0, shape)
         self._say(record, asked, shape)
@@ -218,7 +218,7 @@ class Headroom:
         _, present = self.wanted.get(record.uid, ("", 0))
         return 0 if record.deleting else quota(record.headroom, present, record.replicas, self._settings.headroom).count
 
-    def _limited(self, uid: str, asked: Quota, present: int, starved: int, shape: placeholder.Mould | None) -> Quota:
+    def _limited(self, uid: str, asked: Quota, present: int, starved: int, shape: AteomShape | None) -> Quota:
         """Less where it would harm: placeholders give way to ateoms that a ResourceQuota keeps from being made, and
         none comes back while it does. There are none where ateoms wait and no node will ever do: they would only make
         the cluster grow."""
@@ -233,14 +233,14 @@ class Headroom:
             return Quota(left, OVER_QUOTA, words)
         return asked
 
-    def _filled_in(self, uid: str, shape: placeholder.Mould) -> placeholder.Mould:
+    def _filled_in(self, uid: str, shape: AteomShape) -> AteomShape:
         if not _open(shape):
             return shape
         pool_of = self._view.ledger.owners.pool_of
         live = (one for one in self._view.ateoms.store.values() if not one.finished and pool_of(one) == uid)
         return shape.filled_in({one.shape.requests for one in live})
 
-    def _watch_pods(self, uid: str, shape: placeholder.Mould, ours: DeploymentRecord | None) -> None:
+    def _watch_pods(self, uid: str, shape: AteomShape, ours: DeploymentRecord | None) -> None:
         rolling = ours is not None and ours.outdated > 0
         if rolling or _open(shape) or self._stranded(uid):
             self._watched.add(uid)
@@ -347,7 +347,7 @@ class Headroom:
         self._refusals.pop(uid, None)
         self._watched.discard(uid)
 
-    def _say(self, pool: PoolRecord, asked: Quota, shape: placeholder.Mould | None) -> None:
+    def _say(self, pool: PoolRecord, asked: Quota, shape: AteomShape | None) -> None:
         """Each thing once, until it is no longer so."""
         words = {asked.reason: asked.message} if asked.reason else {}
         if asked.count and shape and not shape.reserves:
@@ -379,7 +379,7 @@ class Headroom:
         self._events.warn(about_pool(pool), "NoImageVolumes", words)
 
 
-def _open(shape: placeholder.Mould) -> bool:
+def _open(shape: AteomShape) -> bool:
     """Whether something may fill in what the template leaves open. With a runtime class, live pods ask for more than
     their containers do, and placeholders as well."""
     return not shape.runtime_class and not {CPU, MEMORY} <= shape.fixed

@@ -67,7 +67,7 @@ class Deployment(Struct):
     status: DeploymentStatus | None = None
 
 
-class Mould(Struct, frozen=True):
+class AteomShape(Struct, frozen=True):
     """What decides where a pool's ateoms fit, and what they pull."""
 
     requests: Amounts
@@ -86,7 +86,7 @@ class Mould(Struct, frozen=True):
     """Required node affinity: any of these; None when there is none."""
     runtime_class: str = ""
 
-    def filled_in(self, live: Iterable[Amounts]) -> "Mould":
+    def filled_in(self, live: Iterable[Amounts]) -> "AteomShape":
         """The same with what the pool's live ateoms ask for where its template leaves that open."""
         amounts, reserves = dict(self.requests), self.reserves
         for requested in live:
@@ -123,7 +123,7 @@ class DeploymentRecord(Struct, frozen=True):
     owned: bool
     """Whether the pool is an owner."""
     labels: Json
-    mould: Mould | None
+    shape: AteomShape | None
     """None on ours, and where it cannot be read."""
     old: bool = False
     """Ours, under the name that it had in earlier versions."""
@@ -167,7 +167,7 @@ def deployment_record(deployment: Deployment, webhook: Webhook) -> DeploymentRec
         ours=ours,
         owned=owner is not None and owner.uid == pool_uid,
         labels=meta.labels or {},
-        mould=None if ours else _read_mould(deployment.spec.template, webhook),
+        shape=None if ours else _read_shape(deployment.spec.template, webhook),
         old=ours and old,
         rank=(owner is not None and bool(owner.controller), meta.creation_timestamp or ""),
         outdated=status.replicas - status.updated_replicas,
@@ -185,17 +185,17 @@ def _over_quota(condition: Condition) -> bool:
     return (condition.type, condition.status) == ("ReplicaFailure", "True") and "exceeded quota" in condition.message
 
 
-def _read_mould(template: Raw, webhook: Webhook) -> Mould | None:
+def _read_shape(template: Raw, webhook: Webhook) -> AteomShape | None:
     """None when the template says something that we cannot read: then what is there stays as it is."""
     if len(memoryview(template)) > TEMPLATE_BYTES:
         return None
     try:
-        return mould(msgspec.json.decode(template, type=Json)["spec"], webhook)
+        return ateom_shape(msgspec.json.decode(template, type=Json)["spec"], webhook)
     except (msgspec.MsgspecError, ValueError, KeyError, RecursionError):
         return None
 
 
-def mould(spec: Json, webhook: Webhook) -> Mould:
+def ateom_shape(spec: Json, webhook: Webhook) -> AteomShape:
     """Read a pod template's spec, as it will be when our webhook has been at it."""
     typed = msgspec.convert(spec, PodSpec)
     typed.overhead = None  # comes with the runtime class
@@ -211,7 +211,7 @@ def mould(spec: Json, webhook: Webhook) -> Mould:
     private = spec.get("serviceAccountName") not in {None, "", DEFAULT_ACCOUNT} or bool(spec.get("imagePullSecrets"))
     affinity = typed.affinity.node_affinity if typed.affinity else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
-    return Mould(
+    return AteomShape(
         requests=requests(typed),
         reserves=reserves,
         fixed=frozenset(set.intersection(*said)) if said else frozenset(),
@@ -226,7 +226,7 @@ def mould(spec: Json, webhook: Webhook) -> Mould:
 
 
 def deployment(
-    pool: PoolRecord, shape: Mould, replicas: int, settings: Settings, *, prepull: bool, waiting: int = 0
+    pool: PoolRecord, shape: AteomShape, replicas: int, settings: Settings, *, prepull: bool, waiting: int = 0
 ) -> Json:
     """The placeholders' Deployment, as we want it. No label of it makes Agent Substrate take its pods for workers.
 
@@ -264,7 +264,7 @@ def deployment(
     }
 
 
-def _pod(shape: Mould, selector: Json, settings: Settings, *, prepull: bool) -> Json:
+def _pod(shape: AteomShape, selector: Json, settings: Settings, *, prepull: bool) -> Json:
     prepull = prepull and bool(shape.image)
     spread = {
         "maxSkew": 1,
@@ -298,7 +298,7 @@ def _pod(shape: Mould, selector: Json, settings: Settings, *, prepull: bool) -> 
     return pod | {key: value for key, value in copied.items() if value}
 
 
-def _container(shape: Mould, settings: Settings, *, prepull: bool) -> Json:
+def _container(shape: AteomShape, settings: Settings, *, prepull: bool) -> Json:
     # Of what atelet serves a cold node has none, and a placeholder with a unit would keep an ateom from it.
     served = settings.substrate.served
     amounts = {name: _quantity(name, amount) for name, amount in shape.requests if name not in served}

@@ -273,7 +273,7 @@ def test_the_reconciler_may_write_placeholders_and_nothing_else(
     world: World, change: dict[str, Object], message: str
 ) -> None:
     pool = PoolRecord("u", "default", "web", 1, deleting=False, finalizers=(), headroom="1", warm=True)
-    good = placeholder.deployment(pool, placeholder.Mould((("cpu", 100),)), 0, Settings(), prepull=True)
+    good = placeholder.deployment(pool, placeholder.AteomShape((("cpu", 100),)), 0, Settings(), prepull=True)
     bad = msgspec.json.decode(msgspec.json.encode(good))
     pod = bad["spec"]["template"]["spec"]
     for target, key in ((bad["metadata"], "metadata"), (pod, "pod"), (pod["containers"][0], "container")):

@@ -159,7 +159,7 @@ def test_of_a_deployment_nothing_is_kept_that_is_longer_than_any_use() -> None:
         return msgspec.json.decode(json.dumps(body), type=Deployment)
 
     fits, too_much = (deployment_record(deployment(*size), Webhook()) for size in ((10, 10), (2_000,)))
-    assert fits is not None and fits.mould is not None
-    assert too_much is not None and too_much.mould is None
+    assert fits is not None and fits.shape is not None
+    assert too_much is not None and too_much.shape is None
     with pytest.raises(ValueError, match="are not taken"):
         deployment_record(deployment(labels=100), Webhook())

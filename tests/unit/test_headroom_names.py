@@ -13,7 +13,7 @@ from ateplace.cluster.feed import View
 from ateplace.cluster.ledger import Ledger
 from ateplace.reconciler.events import Events
 from ateplace.reconciler.headroom.controller import Headroom
-from ateplace.reconciler.headroom.placeholder import MANAGED_BY, OWNER, DeploymentRecord, Mould
+from ateplace.reconciler.headroom.placeholder import MANAGED_BY, OWNER, AteomShape, DeploymentRecord
 from ateplace.settings import Settings
 from tests.unit import cluster
 from tests.unit.kube_server import Answer, Request, connected, kubeconfig, serving
@@ -32,7 +32,7 @@ def deployment(namespace: str, name: str, *, ours: bool) -> DeploymentRecord:
         ours=ours,
         owned=not ours,
         labels=labels,
-        mould=None if ours else Mould((("cpu", 100),)),
+        shape=None if ours else AteomShape((("cpu", 100),)),
     )
 
 

@@ -10,12 +10,12 @@ from ateplace import names
 from ateplace.cluster.records import PoolRecord
 from ateplace.local import substrate
 from ateplace.reconciler.headroom.placeholder import (
+    AteomShape,
     Deployment,
     DeploymentRecord,
-    Mould,
+    ateom_shape,
     deployment,
     deployment_record,
-    mould,
     name_of,
     without_prepull,
 )
@@ -46,7 +46,7 @@ def pod_of(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def make(spec: dict[str, Any], settings: Settings = SETTINGS, *, prepull: bool = True) -> dict[str, Any]:
-    return deployment(pool(), mould(spec, settings.webhook), 5, settings, prepull=prepull)
+    return deployment(pool(), ateom_shape(spec, settings.webhook), 5, settings, prepull=prepull)
 
 
 def test_the_whole_deployment_for_a_plain_pool() -> None:
@@ -128,15 +128,15 @@ def test_all_containers_count_as_the_scheduler_counts_them() -> None:
     spec["initContainers"] = [{"name": "big", "resources": {"requests": {"memory": "3Gi"}}}]
     spec["overhead"] = {"cpu": "7"}
     spec["runtimeClassName"] = "kata"
-    assert mould(spec, Webhook()).requests == (("cpu", 1500), ("memory", 3 * GIB))
+    assert ateom_shape(spec, Webhook()).requests == (("cpu", 1500), ("memory", 3 * GIB))
     assert pod_of(make(spec))["runtimeClassName"] == "kata"
 
 
 def test_what_a_pool_without_requests_gets_is_a_setting() -> None:
     settings = Settings(headroom=Headroom(cpu="2", memory="4Gi"))
     assert pod_of(make(live(), settings))["containers"][0]["resources"]["requests"] == {"cpu": "2", "memory": "4Gi"}
-    assert not mould(live(), Webhook()).reserves
-    assert mould(live({"requests": {"cpu": "1m"}}), Webhook()).reserves
+    assert not ateom_shape(live(), Webhook()).reserves
+    assert ateom_shape(live({"requests": {"cpu": "1m"}}), Webhook()).reserves
 
 
 def test_where_ateoms_may_go_placeholders_may_go() -> None:
@@ -237,10 +237,10 @@ def test_of_all_deployments_only_pools_and_ours_are_kept() -> None:
     kept = record(theirs, uid="d1", generation=2)
     assert kept is not None
     assert (kept.pool_uid, kept.ours, kept.replicas) == ("u1", False, 3)
-    assert kept.mould == Mould((("cpu", 1000), ("memory", 16 << 20)), fixed=frozenset({"cpu"}), image="i")
+    assert kept.shape == AteomShape((("cpu", 1000), ("memory", 16 << 20)), fixed=frozenset({"cpu"}), image="i")
     ours = record(make(live()), uid="d2", generation=7)
     assert ours is not None
-    assert (ours.pool_uid, ours.ours, ours.owned, ours.generation, ours.mould) == ("u1", True, True, 7, None)
+    assert (ours.pool_uid, ours.ours, ours.owned, ours.generation, ours.shape) == ("u1", True, True, 7, None)
     orphaned = record(make(live()), ownerReferences=None)
     assert orphaned is not None
     assert (orphaned.ours, orphaned.owned) == (True, False)
@@ -265,10 +265,10 @@ def test_placeholders_under_their_old_name_are_ours_too() -> None:
 
 
 def test_what_a_template_leaves_open_is_read_off_live_ateoms() -> None:
-    shape = mould(live({"requests": {"cpu": "500m"}}), Webhook())
+    shape = ateom_shape(live({"requests": {"cpu": "500m"}}), Webhook())
     live_ones = [(("cpu", 4000), ("memory", GIB)), (("memory", GIB // 2),)]
     assert shape.filled_in(live_ones).requests == (("cpu", 500), ("memory", GIB)), "the template says how much CPU"
-    nothing = mould(live(), Webhook())
+    nothing = ateom_shape(live(), Webhook())
     assert not nothing.filled_in([(("cpu", 10), ("memory", 16 << 20))]).reserves, "that is our own init container"
     filled = nothing.filled_in([(("cpu", 2000), ("memory", GIB))])
     assert (filled.reserves, filled.requests) == (True, (("cpu", 2000), ("memory", GIB)))
@@ -290,7 +290,7 @@ def test_whether_a_node_may_take_an_ateom(template: dict[str, Any], labels: dict
         term = {"matchExpressions": [{"key": "version", "operator": "In", "values": [wanted]}]}
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
         template = {"nodeAffinity": required}
-    assert mould(live(**template), Webhook()).goes_to(cluster.node("n1", labels=labels)) is goes
+    assert ateom_shape(live(**template), Webhook()).goes_to(cluster.node("n1", labels=labels)) is goes
 
 
 @pytest.mark.parametrize(
@@ -326,4 +326,4 @@ def test_a_template_that_cannot_be_read_gives_no_shape() -> None:
     theirs["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "much"}}
     kept = record(theirs)
     assert kept is not None
-    assert kept.mould is None
+    assert kept.shape is None

@@ -12,7 +12,7 @@ from msgspec import structs
 from ateplace import errors, names
 from ateplace.cluster.feed import View
 from ateplace.cluster.records import NodeRecord
-from ateplace.reconciler.claims.release import LOOK_AGAIN, Claims
+from ateplace.reconciler.claims.release import LOOK_AGAIN, NodeClaims
 from ateplace.reconciler.events import About, Events
 from ateplace.settings import Settings
 from tests.unit import cluster
@@ -43,7 +43,7 @@ def test_a_claim_that_somebody_has_written_is_told_of_once(tmp_path: Path) -> No
         view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None, follow_pods=lambda _: None))
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
             heard = Heard(kube, "test")
-            claims = Claims(kube, view, Settings(), heard, clock=lambda: 0.0)
+            claims = NodeClaims(kube, view, Settings(), heard, clock=lambda: 0.0)
 
             async def told() -> list[tuple[str, str]]:
                 heard.words = []
@@ -99,7 +99,7 @@ def test_a_placeholder_that_our_watch_has_not_shown_holds_the_claim(
             ledger.pool_seen(structs.replace(cluster.pool("A", warm=warm), namespace="ns"), 0.0)
         view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None, follow_pods=lambda _: None))
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
-            await Claims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0).reconcile("n1")
+            await NodeClaims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0).reconcile("n1")
 
     asyncio.run(main())
     assert written == ([{names.claim_key("A"): None}] if released else [])
@@ -128,7 +128,7 @@ def release(
             SimpleNamespace(ledger=ledger, reason=lambda: "stale" if stale else None, follow_pods=lambda _: None),
         )
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
-            return await Claims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0).reconcile("n1")
+            return await NodeClaims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0).reconcile("n1")
 
     again = asyncio.run(main())
     return written, again
@@ -159,7 +159,7 @@ def test_a_pool_whose_name_no_label_can_hold_is_not_asked_about_and_holds_up_nob
         ledger = cluster.ledger(*made, cluster.node("n1", *pools, version=7))
         view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None, follow_pods=lambda _: None))
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
-            await Claims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0).reconcile("n1")
+            await NodeClaims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0).reconcile("n1")
 
     asyncio.run(main())
     assert written == [{names.claim_key("A"), names.claim_key("B")}]
@@ -194,7 +194,7 @@ def test_a_release_that_a_write_has_overtaken_goes_on_where_the_claim_is_untouch
         ledger = cluster.ledger(cluster.pool("A"), cluster.node("n1", "A", version=7))
         view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None, follow_pods=lambda _: None))
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
-            reconciling = Claims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0)
+            reconciling = NodeClaims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0)
             with nullcontext() if released else pytest.raises(errors.Conflict):
                 await reconciling.reconcile("n1")
 
@@ -256,7 +256,7 @@ def test_one_pools_refused_question_keeps_its_own_claim_and_no_other(tmp_path: P
         ledger = cluster.ledger(cluster.pool("A"), cluster.pool("B"), long, cluster.node("n1", "A", "B", "L"))
         view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None, follow_pods=lambda _: None))
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
-            await Claims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 1e6).reconcile("n1")
+            await NodeClaims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 1e6).reconcile("n1")
 
     asyncio.run(main())
     assert released == [[names.claim_key("A"), names.claim_key("L")]]

@@ -7,7 +7,7 @@ import pytest
 
 from ateplace.errors import Forbidden
 from ateplace.process import metrics
-from ateplace.reconciler.claims.atelet_late import SAY_AGAIN, Late
+from ateplace.reconciler.claims.atelet_late import SAY_AGAIN, AteletLate
 from ateplace.reconciler.events import About, Events
 from ateplace.settings import Reconciler, Settings
 from tests.unit import cluster
@@ -36,7 +36,7 @@ def test_another_reason_is_said_without_waiting_for_the_next_time(tmp_path: Path
             heard = Heard(kube, "test")
             heard.words = []
             settings = Settings(reconciler=Reconciler(atelet_late=30))
-            late = Late(kube, ledger, settings, heard, clock=lambda: now)
+            late = AteletLate(kube, ledger, settings, heard, clock=lambda: now)
             assert await late.look("n1") == 30
             now = 30.0
             assert await late.look("n1") == SAY_AGAIN
@@ -70,7 +70,7 @@ def test_a_node_that_goes_while_its_pods_are_read_is_not_spoken_of(tmp_path: Pat
             heard = Heard(kube, "test")
             heard.words = []
             times = iter((0.0, 60.0))
-            late = Late(kube, ledger, Settings(), heard, clock=lambda: next(times))
+            late = AteletLate(kube, ledger, Settings(), heard, clock=lambda: next(times))
             assert await late.look("n1") == 60
             assert await late.look("n1") is None
             assert heard.words == []
@@ -93,7 +93,7 @@ def test_nodes_are_counted_from_when_their_atelet_is_late_until_it_comes(tmp_pat
             ledger.pod_seen(cluster.pod(f"p-{name}", name, "A"), 0)
         async with serving(broken) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
             settings = Settings(reconciler=Reconciler(atelet_late=30))
-            late = Late(kube, ledger, settings, Events(kube, "test"), clock=lambda: now)
+            late = AteletLate(kube, ledger, settings, Events(kube, "test"), clock=lambda: now)
             await late.look("n1")
             now = 20.0
             await late.look("n2")

@@ -70,13 +70,13 @@ def test_a_room_waits_until_an_ateom_is_answered_its_node() -> None:
     for uid, node in (("v1", "n1"), ("v2", "n1"), ("v3", "n2")):
         victims.ended(uid, node, "A", 0.0)
     victims.ended("v1", "n1", "A", 0.0)  # said twice, made once
-    assert (victims.rooms(), victims.waiting("A"), victims.waiting("B")) == ({"n1": 2, "n2": 1}, 3, 0)
+    assert (victims.made_room(), victims.waiting("A"), victims.waiting("B")) == ({"n1": 2, "n2": 1}, 3, 0)
     victims.taken("n1")
     victims.taken("elsewhere")
-    assert (victims.rooms(), victims.waiting("A")) == ({"n1": 1, "n2": 1}, 2)
+    assert (victims.made_room(), victims.waiting("A")) == ({"n1": 1, "n2": 1}, 2)
     victims.taken("n1")
     victims.taken("n1")
-    assert (victims.rooms(), victims.waiting("A")) == ({"n2": 1}, 1)
+    assert (victims.made_room(), victims.waiting("A")) == ({"n2": 1}, 1)
     assert not victims.is_free("v1"), "the scheduler may still name it"
 
 
@@ -85,11 +85,11 @@ def test_a_room_that_no_ateom_took_is_given_up() -> None:
     victims.ended("v1", "n1", "A", 0.0)
     victims.ended("v2", "n1", "B", 1.0)
     victims.expire(SECONDS - 0.1)
-    assert victims.rooms() == {"n1": 2}
+    assert victims.made_room() == {"n1": 2}
     victims.expire(SECONDS)
-    assert victims.rooms() == {"n1": 1} and (victims.waiting("A"), victims.waiting("B")) == (0, 1)
+    assert victims.made_room() == {"n1": 1} and (victims.waiting("A"), victims.waiting("B")) == (0, 1)
     victims.expire(SECONDS + 1.0)
-    assert victims.rooms() == {}
+    assert victims.made_room() == {}
 
 
 def test_memory_is_bounded() -> None:
@@ -97,4 +97,4 @@ def test_memory_is_bounded() -> None:
     for number in range(MOST + 5):
         victims.ended(f"v{number}", "n1", "A", 0.0)
     victims.expire(0.0)
-    assert victims.rooms() == {"n1": MOST}
+    assert victims.made_room() == {"n1": MOST}
