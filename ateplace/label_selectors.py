@@ -62,4 +62,4 @@ def _term(text: str) -> Term:
         if found := form.fullmatch(text):
             values = found[2].split(",") if form.groups > 1 else ()
             return Term(found[1], operator, frozenset(value.strip() for value in values))
-    raise ValueError(f"{text!r} is no label selector")
+    raise ValueError(f"{text!r} is not a label selector")

@@ -55,7 +55,7 @@ EXTENDER_CLIENT: Final = "ateplace-scheduler"
 """The common name, and the DNS name, of the client certificate that the extender accepts."""
 
 CA_CERTIFICATE: Final = "ateplace-ca"
-"""The Secret with the authority's key, for the reconciler's leader alone; the others are for those who mount them."""
+"""The Secret with the authority's key, for the reconciler's leader alone; each of the others is mounted by its role."""
 WEBHOOK_CERTIFICATE: Final = "ateplace-webhook-tls"
 EXTENDER_CERTIFICATE: Final = "ateplace-extender-tls"
 SCHEDULER_CERTIFICATE: Final = "ateplace-scheduler-client"

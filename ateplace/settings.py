@@ -50,7 +50,7 @@ MIB = 1024 * 1024
 
 def _amount(text: str) -> str:
     if quantity(text) <= 0:
-        raise ValueError("it must be more than nothing")
+        raise ValueError("it must be greater than zero")
     return text
 
 
@@ -246,7 +246,7 @@ class Log(Group):
     """Logs."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severe level that is written."""
+    """Lowest level that is logged."""
     format: Literal["auto", "json", "text"] = "auto"
     """JSON or readable lines; auto: readable in a terminal."""
 

@@ -3,7 +3,7 @@
     survey ──> plan ──> carry out each step ──> again, until there is nothing to write ──> wait (or be woken)
 
 Level-triggered and idempotent: each round starts from what the API server says, so it may run late, twice, or
-in two processes at once. Every write is over the version that was read; one who lost the race reads again.
+in two processes at once. Every write carries the version that was read; on a conflict everything is read again.
 """
 
 import asyncio
@@ -106,7 +106,7 @@ class Keeper:
                 raise failed
             if not wrote:
                 return seen
-        raise CertificateError("the certificates cannot be brought into step: another writer keeps changing them")
+        raise CertificateError("the certificates cannot be made consistent: another writer keeps changing them")
 
     async def look(self) -> tuple[Survey, list[rotation.Step]]:
         """How it stands, and what is to be done."""

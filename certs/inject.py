@@ -1,4 +1,4 @@
-"""Our MutatingWebhookConfiguration's caBundle: whom the API server believes to be our webhook."""
+"""Our MutatingWebhookConfiguration's caBundle: which certificates the API server takes for our webhook's."""
 
 import base64
 from collections.abc import Callable

@@ -13,15 +13,13 @@ from ateplace.process import metrics
 EXPIRY: Final = metrics.gauge(
     "certificate_expiry_timestamp_seconds", "When a certificate expires (Unix time).", ["certificate"]
 )
-LIFE: Final = metrics.gauge(
-    "certificate_life_seconds", "How long a certificate is good from the moment it was made.", ["certificate"]
-)
+LIFE: Final = metrics.gauge("certificate_life_seconds", "Validity period of a certificate.", ["certificate"])
 SWAPS: Final = metrics.counter(
-    "certificate_swaps_total", "Pairs that were found good and taken into service.", ["certificate"]
+    "certificate_swaps_total", "Pairs that were validated and put into service.", ["certificate"]
 )
 BAD_PAIRS: Final = metrics.counter(
     "certificate_bad_pairs_total",
-    "Distinct pairs that were refused; the one before kept serving.",
+    "Distinct pairs that were refused; the previous one stayed in use.",
     ["certificate"],
 )
 REFUSED_CLIENTS: Final = metrics.counter(
@@ -29,7 +27,7 @@ REFUSED_CLIENTS: Final = metrics.counter(
 )
 ISSUED: Final = metrics.counter("certificates_issued_total", "Certificates made.", ["certificate"])
 INJECTED: Final = metrics.counter(
-    "certificate_injections_total", "Times that our webhook configuration's caBundle was put right."
+    "certificate_injections_total", "Times that our webhook configuration's caBundle was corrected."
 )
 
 

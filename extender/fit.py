@@ -166,9 +166,9 @@ def foreign(node: Node) -> bool:
 def _room_for_all(case: Case, node: Node, freed: Freed | None, reading: Reading | None) -> bool:
     """Whether atelet has its room there even if every pod that this process knows no pick of is on its way there.
 
-    Who else answers for this node knows no more than we do, and what we answer is unknown there until it is bound; but
-    all pods that can be answered meanwhile are among those counted here, and the touch that goes with our
-    answer tells the other one that the node is not its own any more.
+    Another replica that answers for this node knows no more than we do, and does not know our answer until the pod is
+    bound; but all pods that can be answered meanwhile are among those counted here, and the touch that goes with our
+    answer tells the other replica that the node is not its own any more.
     """
     unpicked, record = case.ledger.picks.unpicked, node.record
     ended, gone = (freed.placeholders, freed.others) if freed else (NONE, NONE)

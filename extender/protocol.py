@@ -52,7 +52,7 @@ class Names:
 
     def __init__(self, raw: bytes, start: int = 0, end: int | None = None) -> None:
         if not raw.startswith(b"[", start):
-            raise BadCall("not a call of kube-scheduler's: NodeNames is no list")
+            raise BadCall("not a call of kube-scheduler's: NodeNames is not a list")
         self._raw = raw
         self._start, self._end = start, len(raw) if end is None else end
         self._list: list[str] | None = None
@@ -108,8 +108,8 @@ class MetaPod(Struct, rename=CASING, gc=False):
 
 
 class MetaVictims(Struct, rename=CASING, gc=False):
-    """Without pods (1.38 and later): the pod fits with nobody evicted. Such an answer is an error of ours where the
-    scheduler has named victims."""
+    """Without pods (1.38 and later): the pod fits without evictions. Where the scheduler has named victims, such an
+    answer would be an error of ours."""
 
     pods: list[MetaPod] | None = None
     violations: int = 0

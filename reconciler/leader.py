@@ -6,7 +6,7 @@
 
 Clocks are never compared: a follower counts, on its own monotonic clock, from when it saw the last change; a leader
 from before it sent the last renewal that was acknowledged. So a leader that cannot renew stops before
-anybody may follow it. A leader that was frozen and does not know it yet is fenced by what its writes carry (uid and
+another may follow it. A leader that was frozen and does not know it yet is fenced by what its writes carry (uid and
 resourceVersion), not by this lease.
 
 Why not the client library's election: docs/decisions/2026-11-16-leader-election.md.
@@ -190,7 +190,7 @@ class Election:
             try:
                 async with asyncio.timeout(self._time()):
                     if not await self._renew():
-                        log.warning("lease lost to another", extra={"holder": self.holder})
+                        log.warning("lease lost to another replica", extra={"holder": self.holder})
                         return
             except (errors.KubeError, TimeoutError) as error:
                 log.warning("cannot renew the lease yet", extra={"error": str(error)})
@@ -239,5 +239,5 @@ class Election:
                 await self._write(held, {"holderIdentity": "", "leaseDurationSeconds": 1}, deadline=RELEASE_SECONDS)
                 log.info("lease handed back")
             except errors.KubeError as error:
-                log.info("lease not handed back, it will run out", extra={"error": str(error)})
+                log.info("lease not handed back, it will expire", extra={"error": str(error)})
             self._renewed = -math.inf

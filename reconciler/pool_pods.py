@@ -69,7 +69,7 @@ class PoolPods:
         held = f", held by {', '.join(meta.finalizers)}" if meta.finalizers else ""
         if left is None:
             return f"{meta.name}: not deleted yet{held}"
-        over = f"{-left:.0f} s over its grace" if left < 0 else f"{left:.0f} s left"
+        over = f"{-left:.0f} s over its grace period" if left < 0 else f"{left:.0f} s left"
         return f"{meta.name}: Terminating{held}, {over}"
 
     def _left(self, meta: Metadata) -> float | None:

@@ -57,7 +57,7 @@ class Compare:
             try:
                 await self.round()
             except errors.KubeError as error:
-                log.warning("no full comparison this time", extra={"error": str(error)})
+                log.warning("full comparison failed", extra={"error": str(error)})
 
     async def round(self) -> None:
         """Compare everything once; raises WatchDiffers when a watch's copy is wrong."""

@@ -74,7 +74,8 @@ class Strays:
         except (errors.NotFound, errors.Conflict):
             return False
         log.info(
-            "ateom of a pool that is gone deleted, to be made anew", extra={"pod": f"{meta.namespace}/{meta.name}"}
+            "deleted an ateom of a pool that is gone: its controller makes a new one",
+            extra={"pod": f"{meta.namespace}/{meta.name}"},
         )
         return True
 

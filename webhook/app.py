@@ -78,7 +78,7 @@ class Mutate:
             return 200, "errored", review.errored(uid, why, 503)
         except Exception:
             log.exception("review failed", extra={"uid": uid})
-            why = "ateplace failed to handle this pod; its log says why"
+            why = "ateplace failed to handle this pod; see the webhook's log"
             return 200, "errored", review.errored(uid, why, 500)
 
     async def _decide(self, request: protocol.Request, client: str) -> Reply:

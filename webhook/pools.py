@@ -87,7 +87,7 @@ class Pools:
             return None
         if self._waiting.total() >= WAITING or self._waiting[client] >= WAITING // 2:
             metrics.LOOKUPS.labels("crowded").inc()
-            raise errors.Unavailable("too many reviews wait for a look at WorkerPools")
+            raise errors.Unavailable("too many reviews wait for lookups of WorkerPools")
         self._waiting[client] += 1
         key = f"{namespace}/{name}"
         try:

@@ -68,7 +68,7 @@ def show(flags: Set = [], file: File = "", output: Output = "table") -> None:  #
 def rotate_ca(
     flags: Set = [],  # noqa: B006
     file: File = "",
-    wait: Annotated[bool, typer.Option(help="Carry the change to its end, as the leader would.")] = False,
+    wait: Annotated[bool, typer.Option(help="Finish a change of the authority, as the leader would.")] = False,
     output: Output = "table",
 ) -> None:
     """Begin a change of authority. The reconciler's leader carries it to its end without a failed call.
@@ -113,7 +113,7 @@ def _run(main: Any, flags: list[str], file: str, *, makes: bool = False) -> None
     async def run(kube: Kube) -> None:
         if makes and (why := await _not_ours(kube, given)):
             look = f"kubectl describe certificate -n {given.settings.cluster.namespace}"
-            raise CertificateError(f"these certificates are not ours to make ({why}): see {look}")
+            raise CertificateError(f"these certificates are managed elsewhere ({why}): see {look}")
         await main(given.settings, kube)
 
     reaching(given.settings, run)

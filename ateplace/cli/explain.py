@@ -28,7 +28,7 @@ from ateplace.settings import Settings
 if TYPE_CHECKING:
     from ateplace.kube import Kube
 
-app = typer.Typer(help="Say why a pod, a node or a pool is as it is.", no_args_is_help=True)
+app = typer.Typer(help="Explain the state of a pod, a node or a pool.", no_args_is_help=True)
 
 T = TypeVar("T")
 
@@ -296,7 +296,7 @@ def _split(given: str, namespace: str) -> tuple[str, str]:
     first, slash, rest = given.partition("/")
     where, name = (first, rest) if slash else (namespace, first)
     if (slash and not where) or not name:
-        raise typer.BadParameter(f"{given!r} is no NAMESPACE/NAME: neither may be empty")
+        raise typer.BadParameter(f"{given!r} is not NAMESPACE/NAME: neither may be empty")
     return where, name
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and write nothing.")]
 
 
 @app.command()
@@ -35,7 +35,7 @@ def migrate(dry_run: DryRun = False, flags: Set = [], file: File = "") -> None: 
 
 @app.command()
 def uninstall(dry_run: DryRun = False, flags: Set = [], file: File = "") -> None:  # noqa: B006
-    """Give everything back: atelet's nodes, WorkerPools' finalizers, nodes' labels and claims, waiting pods.
+    """Undo everything: atelet's gate, WorkerPools' finalizers, nodes' labels and claims, waiting pods.
 
     Works whatever is half gone, and can be run again. Afterwards `kubectl delete -k` removes what is left.
 

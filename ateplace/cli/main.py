@@ -61,9 +61,9 @@ ELSEWHERE = {
     ),
     "uninstall": Elsewhere(
         "ateplace.cli.installation",
-        "Give everything back: atelet's nodes, WorkerPools' finalizers, nodes' labels and claims, waiting pods.",
+        "Undo everything: atelet's gate, WorkerPools' finalizers, nodes' labels and claims, waiting pods.",
     ),
-    "explain": Elsewhere("ateplace.cli.explain", "Say why a pod, a node or a pool is as it is.", group=True),
+    "explain": Elsewhere("ateplace.cli.explain", "Explain the state of a pod, a node or a pool.", group=True),
     "certs": Elsewhere("ateplace.cli.certs", "Certificates: make, show and change them by hand.", group=True),
 }
 
@@ -152,7 +152,7 @@ def version() -> None:
 @app.command()
 def up(
     *,
-    nodes: Annotated[int, typer.Option(min=4, help="How many nodes to pretend (journey).")] = 12,
+    nodes: Annotated[int, typer.Option(min=4, help="How many nodes to simulate (journey).")] = 12,
     once: Annotated[bool, typer.Option(help="Play the scenario, check every step, exit 0 or 1.")] = False,
     scene: Annotated[
         Literal["journey", "headroom", "upgrade"],
@@ -162,7 +162,8 @@ def up(
         ),
     ] = "journey",
     substrate: Annotated[
-        Literal["new", "old"], typer.Option(help="Which shape of Agent Substrate stands in: of autumn or of June 2026.")
+        Literal["new", "old"],
+        typer.Option(help="Which shape of Agent Substrate is simulated: that of autumn or of June 2026."),
     ] = "new",
     real_node: Annotated[
         bool, typer.Option("--real-node", help="Ateoms are real processes on a real node (journey; Linux, as root).")

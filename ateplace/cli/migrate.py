@@ -87,7 +87,7 @@ class Migration:
             await self._verify(had)
         except AteplaceError:
             for gate in turned:
-                self._say(f"trouble: taking our label out of {gate.name}'s nodeSelector again")
+                self._say(f"failed: taking our label out of {gate.name}'s nodeSelector again")
                 await gate.set(closed=False)
             raise
 
@@ -162,7 +162,7 @@ class Migration:
             seen = await self.look()
             lost = {name for name in seen.wanted if name in had and name not in seen.atelets}
             if lost:
-                raise AteplaceError(f"atelet went from nodes with ateoms: {', '.join(sorted(lost))}")
+                raise AteplaceError(f"atelet left nodes with ateoms: {', '.join(sorted(lost))}")
             for name, pools in seen.lacking().items():
                 await self._claim(seen.nodes[name], pools)
             left = seen.leaving()

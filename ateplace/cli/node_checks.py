@@ -81,7 +81,7 @@ def _pool(pool: str, tenant: PoolOnNode, picture: Picture, settings: Settings) -
         )
     else:
         yield ok(
-            f"claimed for {pool}{touched}, of which nothing is here: released {linger} after its last pod or its last "
+            f"claimed for {pool}{touched}, of which no pod is here: released {linger} after its last pod or its last "
             "touch, whichever was later"
         )
 

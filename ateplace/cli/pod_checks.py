@@ -91,9 +91,10 @@ def judge_unbound(pod: Pod, settings: Settings) -> Finding:
         )
     if scheduled.reason == "SchedulerError":
         return fail(
-            f"the scheduler could not ask: {scheduled.message}", "ateplace doctor; the extender's logs say more"
+            f"the scheduler could not call the extender: {scheduled.message}",
+            "ateplace doctor; the extender's logs say more",
         )
-    says = f"no node takes it: {scheduled.message}"
+    says = f"no node fits: {scheduled.message}"
     return fail(says, "add nodes that fit, or change what the reasons name")
 
 

@@ -57,7 +57,7 @@ def _wanted(row: PoolRow, pool: WorkerPool, settings: Settings) -> Iterator[Find
         yield ok(f"it wants {count(row.replicas, 'ateom')}, and as many exist")
     if row.overdue:
         yield fail(
-            f"{count(row.overdue, 'ateom')} {verb(row.overdue, 'are')} Terminating, and over the grace",
+            f"{count(row.overdue, 'ateom')} {verb(row.overdue, 'are')} Terminating, and over the grace period",
             f"kubectl get pods -n {pool.metadata.namespace}: is their node there, do they have finalizers?",
         )
     if row.ateoms:
@@ -72,7 +72,7 @@ def _rules(row: PoolRow, picture: Picture) -> Iterator[Finding]:
     """What it asks for by annotations, and whether its ateoms are so. Nothing is moved for a rule."""
     rules = picture.rules[row.name]
     if rules.wrong:
-        yield fail(f"none of its ateoms is placed: {rules.wrong}", "mend or remove the annotation")
+        yield fail(f"none of its ateoms is placed: {rules.wrong}", "fix or remove the annotation")
         return
     there = {node.name: here.ateoms for node in picture.nodes.values() if (here := node.pools.get(row.name))}
     used = [name for name, ateoms in there.items() if ateoms]
@@ -99,7 +99,7 @@ def quota_findings(namespace: str, quota: Quota, held: int, placeholders: int) -
     """What the pools of a namespace may have together. `held`: nodes with a claim or a pod of theirs."""
     if quota.wrong:
         yield fail(
-            f"the pools of namespace {namespace} get nothing more: {quota.wrong}", "mend the Namespace's annotation"
+            f"the pools of namespace {namespace} get nothing more: {quota.wrong}", "fix the Namespace's annotation"
         )
     if quota.max_nodes is not None:
         says = f"rule max-nodes={quota.max_nodes}: the pools of namespace {namespace} hold {count(held, 'node')}"

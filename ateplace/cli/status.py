@@ -43,8 +43,8 @@ class Status(Struct):
 
 
 async def attempt(looking: Awaitable[T]) -> T | KubeError:
-    """What is seen, or why nothing is. Who was cancelled meanwhile is: `gather` raises what one of those that it waits
-    for has failed with, and forgets that it was told to stop."""
+    """What is seen, or why nothing is. If this task was cancelled while a request failed, the cancellation is raised:
+    `gather` would raise the failure, and forget the cancellation."""
     try:
         return await looking
     except KubeError as error:
@@ -140,7 +140,7 @@ def status(
     flags: Set = [],  # noqa: B006 - typer's way
     file: File = "",
     output: Output = "table",
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.2, help="Seconds between looks with --watch.")] = 2.0,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also nodes that have nothing of ours.")] = False,
     extender_urls: Urls = [],  # noqa: B006

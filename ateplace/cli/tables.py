@@ -79,6 +79,6 @@ def _going(row: PoolRow) -> Text:
     parts = [
         ("being deleted", "yellow", row.deleting),
         (f"{row.draining} draining", "yellow", row.draining),
-        (f"{row.overdue} over their grace", "red", row.overdue),
+        (f"{row.overdue} over their grace period", "red", row.overdue),
     ]
     return Text(", ").join(text(words, style) for words, style, is_so in parts if is_so)

@@ -43,7 +43,7 @@ class Removal:
         await self._delete("our webhook", [paths.MUTATING_WEBHOOKS.named(names.WEBHOOK_CONFIGURATION)])
         await self._stop_us()
         found = await gates(self._kube, self._settings.substrate)
-        self._did("give atelet all of its nodes back", sum([await gate.closed() for gate in found]))
+        self._did("let atelet run on all of its nodes again", sum([await gate.closed() for gate in found]))
         if not self._dry_run:
             for gate in found:
                 await gate.set(closed=False)  # also where it is open: an interrupted run may have left more than that
@@ -53,7 +53,7 @@ class Removal:
         await self._waiting()
         if not self._dry_run:
             await self._check()
-        self._say("nothing of ours holds anything up; `kubectl delete -k` or `helm uninstall` removes the rest")
+        self._say("nothing is left that holds anything up; `kubectl delete -k` or `helm uninstall` removes the rest")
 
     def _did(self, what: str, count: int) -> None:
         if count:
@@ -114,7 +114,7 @@ class Removal:
                 continue
             count += 1
             await self._let_go(meta)
-        self._did("let WorkerPools go", count)
+        self._did("take our finalizer off WorkerPools", count)
 
     async def _let_go(self, meta: Metadata) -> None:
         """The list of finalizers is replaced whole, so it is read again after a conflict."""
@@ -153,7 +153,7 @@ class Removal:
                 except errors.Conflict:
                     continue  # another Node of its name by now, which never had them; `_check` looks at it
                 count += 1
-        self._did("take our label and claims off nodes", count)
+        self._did("remove our label and claims from nodes", count)
 
     async def _waiting(self) -> None:
         """Pods that no scheduler will ever place: their owners make new ones, which our webhook does not change."""
@@ -169,7 +169,7 @@ class Removal:
                 count += await self._end(path, pod)
             else:
                 bare.append(path)
-        self._did("delete pods that wait for our scheduler, for their owners to make new ones", count)
+        self._did("delete pods that wait for our scheduler, so that their owners make new ones", count)
         for path in bare:
             self._say(
                 f"{path} has no controller and its scheduler is gone: delete it and create it again as it was at first"

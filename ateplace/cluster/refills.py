@@ -29,7 +29,7 @@ REFILL: Final = metrics.histogram(
 
 
 class Refills:
-    """By pool UID. Who uses it says when a pool is gone."""
+    """By pool UID. The caller says when a pool is gone (`forget`)."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

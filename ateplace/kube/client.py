@@ -98,7 +98,7 @@ class Kube:
     ) -> AsyncGenerator[T, None]:
         """A consistent list, item by item, in pages; raises Gone when it takes so long that it cannot be continued.
 
-        An item that cannot be read raises KubeError: who asks for all must not take a part for all.
+        An item that cannot be read raises KubeError: a caller that asks for all must not take a part for all.
         """
         async with contextlib.aclosing(self.pages(path, item, query=query)) as pages:
             async for _, items in pages:

@@ -111,7 +111,7 @@ class Config:
         for file in files:
             document = yaml.load(file.read_text("utf-8"), Loader=_LOADER)  # noqa: S506 - a safe loader
             if not isinstance(document, dict):
-                raise ValueError(f"{file} is no kubeconfig")  # noqa: TRY004 - a wrong text, not a wrong argument
+                raise ValueError(f"{file} is not a kubeconfig")  # noqa: TRY004 - a wrong text, not a wrong argument
             self.current = self.current or document.get("current-context") or ""
             for section, kind in SECTIONS.items():
                 for each in document.get(section) or ():

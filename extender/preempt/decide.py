@@ -4,8 +4,8 @@ The scheduler's dry run never asks filter, so filter's drop rules are applied he
 one that is refused afterwards, again and again. A victim that the scheduler names stays named or the whole node goes:
 no victim is invented, and none is spared without the scheduler knowing.
 
-From Kubernetes 1.38 a candidate may come without victims: by the scheduler's own filters the pod fits there with nobody
-evicted, and filter has refused the node. If it would not any more, that is the best answer of all.
+From Kubernetes 1.38 a candidate may come without victims: by the scheduler's own filters the pod fits there without
+evictions, and filter has refused the node. If it would not any more, that is the best answer of all.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,12 +20,12 @@ from ateplace.extender.fit import Freed, ateoms_by_zone, current_reading, drop, 
 from ateplace.extender.protocol import MetaVictims
 from ateplace.extender.victims import Victims
 
-STRANGERS = "pods that are not placeholders would have to go"
+STRANGERS = "pods other than placeholders would have to be evicted"
 ELSEWHERE = "a victim is not on that node"
-NOTHING = "no list of victims is named"
-NEEDLESS = "elsewhere no pod has to go"
-WORSE = "elsewhere placeholders alone make room"
-COLDER = "elsewhere it goes to a warmer node at the same cost"
+NOTHING = "the call lists no victims for it"
+NEEDLESS = "on another node nothing has to be evicted"
+WORSE = "on another node evicting placeholders is enough"
+COLDER = "another node is warmer at the same cost"
 
 
 class Verdict(Struct, frozen=True, gc=False):

@@ -66,7 +66,7 @@ class Evictions:
 
     async def end(self, victims: Iterable[PodRecord], pool: str, until: float) -> set[str]:
         """End these placeholders, at the same time, to make room for ateoms of this pool; the UIDs of those that are
-        gone. Never raises: who is not gone may still be preempted."""
+        gone. Never raises: a placeholder that is not gone may still be preempted."""
         ended = [one for one in await asyncio.gather(*(self._end(each, until) for each in victims)) if one]
         now = time.monotonic()
         for victim in ended:

@@ -103,8 +103,8 @@ class Preempt:
         found = f"{len(verdict.keep)} of {len(verdict.keep) + len(verdict.dropped)} nodes may be freed"
         while name := best(case, verdict.keep, self._victims):
             if not verdict.keep[name].pods:
-                # Nobody goes: the scheduler nominates the pod to this node, and filter claims it when it asks.
-                return {name: MetaVictims([], 0)}, f"{found}: {name}, with nobody evicted"
+                # Nothing is evicted: the scheduler nominates the pod to this node, and filter claims it when asked.
+                return {name: MetaVictims([], 0)}, f"{found}: {name}, without evictions"
             own = new_victims(case, verdict.keep[name], self._victims)
             if not own:
                 return {}, f"{found}: none"  # those that go for others make room enough, and bring this pod back

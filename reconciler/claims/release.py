@@ -143,7 +143,7 @@ class NodeClaims:
         metrics.CLAIMS_RELEASED.inc(len(free))
         for release in free:
             log.info("claim released", extra={"node": name, "pool": self._pool(release.pool_uid)})
-            self._tell(name, plan.uid, release.pool_uid, "Released", "WorkerPool {pool} needs node {node} no more")
+            self._tell(name, plan.uid, release.pool_uid, "Released", "WorkerPool {pool} no longer needs node {node}")
         return used
 
     async def _remove(self, name: str, plan: Plan, free: Sequence[Release]) -> int:

@@ -229,7 +229,8 @@ class Headroom:
                 return Quota(0, NOWHERE, words)
         if asked.count and starved:
             left = min(present, max(0, asked.count - starved))
-            words = f"A ResourceQuota keeps {starved} ateoms from being made: {left} of {asked.count} placeholders stay"
+            kept = f"{left} of {asked.count} placeholders stay"
+            words = f"A ResourceQuota prevents {starved} ateoms from being created: {kept}"
             return Quota(left, OVER_QUOTA, words)
         return asked
 
@@ -282,7 +283,7 @@ class Headroom:
         if not before or before.wanted != encoded:
             log.info("headroom set", extra={"pool": _shown(pool), "placeholders": wanted["spec"]["replicas"]})
         elif ours and written.metadata.generation != ours.generation:
-            log.warning("headroom was changed by another client, and put right", extra={"pool": _shown(pool)})
+            log.warning("headroom was changed by another client, and changed back", extra={"pool": _shown(pool)})
         meta = written.metadata
         self._written[pool.uid] = Written(encoded, waiting, meta.uid, meta.generation)
 
@@ -302,7 +303,7 @@ class Headroom:
         return await self._kube.replace(path, body, Bare, query=names.FIELD_MANAGER)
 
     async def _taken(self, path: str, wanted: Json) -> Bare | None:
-        """Whose is the Deployment with our name? An old pool's placeholders go; anybody else's stay."""
+        """There is a Deployment with our name. The placeholders of a former pool go; any other Deployment stays."""
         try:
             found = placeholder.deployment_record(await self._kube.get(path, Deployment), self._settings.webhook)
         except errors.NotFound:
@@ -312,7 +313,7 @@ class Headroom:
             await self._delete(found)
         elif found is None or not found.ours:
             pool = self._view.ledger.pools.get(pool_uid)
-            log.warning("the name for the headroom is taken", extra={"deployment": path})
+            log.warning("the name of the headroom's Deployment is taken", extra={"deployment": path})
             if pool and pool.record:
                 words = f"There is a Deployment {wanted['name']} that is not ours: this pool gets no headroom"
                 self._events.warn(about_pool(pool.record), "HeadroomNameTaken", words)
@@ -338,7 +339,7 @@ class Headroom:
             await self._kube.delete(path, uid=one.uid, propagation=propagation)
         except (errors.NotFound, errors.Conflict):
             return  # gone, or another one by now: the watch will say
-        words = "headroom removed" if propagation == "Background" else "headroom is renamed"
+        words = "headroom removed" if propagation == "Background" else "headroom renamed"
         log.info(words, extra={"deployment": f"{one.namespace}/{one.name}"})
 
     def _forget(self, uid: str) -> None:
@@ -358,7 +359,10 @@ class Headroom:
             )
         for reason, message in words.items():
             if message not in self._said.get(pool.uid, ()):
-                log.warning("headroom is not as asked", extra={"pool": _shown(pool), "reason": reason})
+                log.warning(
+                    "the pool does not get the headroom that it asks for",
+                    extra={"pool": _shown(pool), "reason": reason},
+                )
                 self._events.warn(about_pool(pool), reason, message)
         if words:
             self._said[pool.uid] = frozenset(words.values())
@@ -367,7 +371,7 @@ class Headroom:
 
     def _tell_refusal(self, pool: PoolRecord, error: errors.Refused) -> None:
         """Once for each reason: it is tried again with a backoff, and every pool has few Events to spend."""
-        words = f"The API server does not take this pool's placeholders: {error}"
+        words = f"The API server rejects this pool's placeholders: {error}"
         if self._refusals.get(pool.uid) != words:
             self._refusals[pool.uid] = words
             self._events.warn(about_pool(pool), "HeadroomRefused", words)
@@ -375,7 +379,7 @@ class Headroom:
     def _no_image_volumes(self, pool: PoolRecord, error: errors.Invalid) -> None:
         self._plain.add(pool.uid)
         log.warning("images are not pulled ahead", extra={"pool": _shown(pool), "error": str(error)})
-        words = "This cluster takes no image volumes here, so the ateom image is not pulled ahead of a burst"
+        words = "The API server rejects image volumes for this pool, so the ateom image is not pulled ahead of a burst"
         self._events.warn(about_pool(pool), "NoImageVolumes", words)
 
 

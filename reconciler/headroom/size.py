@@ -51,7 +51,7 @@ def quota(asked: str, present: int, replicas: int, settings: Headroom) -> Quota:
 
 def share(asked: Quota, present: int, namespace: str, allowed: pool_rules.Quota, before: int) -> Quota:
     """What the quota of its namespace leaves a pool. Its pools come in the order of their names, so that it does not
-    depend on who asks first; those before this one ask for `before`. An unreadable quota leaves what is there."""
+    depend on which asks first; those before this one ask for `before`. An unreadable quota leaves what is there."""
     if not asked.count:
         return asked
     if allowed.wrong_headroom:

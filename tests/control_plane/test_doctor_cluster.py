@@ -284,7 +284,7 @@ def test_faults_that_ateplace_mends_are_found_while_it_cannot(running: Running) 
             ("webhook", "fail", "the caBundle is not the authority that signed the webhook's certificate"),
             ("webhook", "fail", "the API server cannot call the webhook"),
             ("claims", "fail", "orphan claims of pools that are gone, on full-0000"),
-            ("atelet room", "fail", "atelet is Pending for want of room on full-0000"),
+            ("atelet room", "fail", "atelet is Pending for lack of room on full-0000"),
         }
         assert all(one.fix for one in found)
     finally:

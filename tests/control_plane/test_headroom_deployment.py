@@ -91,7 +91,7 @@ def test_a_bad_value_is_said_and_changes_nothing(plane: ControlPlane, namespace:
     annotate(plane, namespace, "many")
     plane.wait(lambda: events(plane, namespace, "BadHeadroom"), why="an Event about the bad value")
     assert "'many'" in events(plane, namespace, "BadHeadroom")[0]
-    assert "headroom is not as asked" in reconciler.said()
+    assert "the pool does not get the headroom that it asks for" in reconciler.said()
     assert ours(plane, namespace)["metadata"]["uid"] == before["metadata"]["uid"]
     assert ours(plane, namespace)["spec"]["replicas"] == 3
     annotate(plane, namespace, "4")

@@ -267,7 +267,7 @@ def test_events_say_claimed_and_released_in_describe(plane: ControlPlane, namesp
     uid = pool(plane, namespace, "a")
     pod = ateom(plane, namespace, "a", uid, node)
     claimed = f"Node {node} was claimed for atelet by WorkerPool {namespace}/a"
-    released = f"WorkerPool {namespace}/a needs node {node} no more"
+    released = f"WorkerPool {namespace}/a no longer needs node {node}"
     plane.wait(lambda: claimed in plane.kubectl("describe", "node", node), why=claimed)
     plane.wait(lambda: claimed in plane.kubectl("describe", "workerpool", "-n", namespace, "a"), why=claimed)
     force_delete(plane, pod)

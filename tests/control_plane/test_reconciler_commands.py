@@ -150,7 +150,7 @@ def test_a_migration_that_would_cost_an_ateom_its_atelet_is_taken_back(
     finally:
         stop.set()
         undoing.join()
-    assert f"atelet went from nodes with ateoms: {used}" in said
+    assert f"atelet left nodes with ateoms: {used}" in said
     assert not gated(plane)
     plane.wait(lambda: len(atelets(plane, [used, other])) == 2, why="atelet everywhere again")
 
@@ -200,7 +200,7 @@ def test_uninstalled_nothing_of_ours_is_left_and_waiting_pods_run_all_the_same(
             installed.pods[name].stop()
         assert names.FINALIZER in plane.api.get(pool_path(namespace, "web"))["metadata"]["finalizers"]
         told = ateplace(plane, "uninstall", "--dry-run")
-        assert "would let WorkerPools go: " in told
+        assert "would take our finalizer off WorkerPools: " in told
         assert ours(plane)
         with Departures(plane, [node for node in made if claims(plane, node)[1]]) as departures:
             ateplace(plane, "uninstall")

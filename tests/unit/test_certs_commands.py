@@ -68,7 +68,7 @@ def test_certificates_that_another_makes_are_left_to_it(
 ) -> None:
     code, said, methods = run(tmp_path, command, objects, forbidden=forbidden)
     look = "kubectl describe certificate -n ateplace-system"
-    says = f"ateplace: these certificates are not ours to make {why}: see {look}\n"
+    says = f"ateplace: these certificates are managed elsewhere {why}: see {look}\n"
     assert (code, said, methods) == (1, says, {"GET"})
 
 

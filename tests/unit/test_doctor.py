@@ -135,7 +135,7 @@ def test_atelets_without_room_and_broken_ones_are_named() -> None:
     found = [record for record in map(atelet_record, pods) if record]
     begins(
         atelet_checks.judge_room(found, wanted, "ate-system"),
-        ("fail", "atelet is Pending for want of room on n2"),
+        ("fail", "atelet is Pending for lack of room on n2"),
         ("warn", "Pending atelets are left over for n4"),
         ("fail", "atelet does not run on 1 nodes: CrashLoopBackOff (n3)"),
         ("fail", "atelet does not run on 1 nodes: ErrImagePull (n5)"),

@@ -58,7 +58,7 @@ SITUATIONS: dict[str, tuple[Situation, list[tuple[str, str]]]] = {
     ),
     "no node takes it": (
         Situation(pod("a", status=UNSCHEDULABLE), pool()),
-        [("ok", ""), ("ok", ""), ("fail", "no node takes it: 0/3 nodes: no room")],
+        [("ok", ""), ("ok", ""), ("fail", "no node fits: 0/3 nodes: no room")],
     ),
     "nominated": (
         Situation(pod("a", status={"nominatedNodeName": "n7"}), pool()),

@@ -49,7 +49,7 @@ NODES: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
         [
             (
                 "ok",
-                f"claimed for demo/web {TOUCHED}, of which nothing is here: released 120 s after its last pod or its "
+                f"claimed for demo/web {TOUCHED}, of which no pod is here: released 120 s after its last pod or its "
                 "last touch, whichever was later",
             ),
             ("ok", "atelet is Ready on n1"),
@@ -144,7 +144,7 @@ POOLS: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
         [
             ("ok", "it wants 4 ateoms, and as many exist"),
             ("warn", "1 ateom is on nodes, 0 of them Ready"),
-            ("fail", "2 ateoms wait for a node: no node takes it: 0/3: no room"),
+            ("fail", "2 ateoms wait for a node: no node fits: 0/3: no room"),
             ("warn", "1 ateom waits for a node: no scheduler has tried it yet"),
             ("ok", "it holds claims on 1 node, n1"),
             ("warn", "atelet is not Ready on 1 node, n1 (none)"),

@@ -95,4 +95,4 @@ def test_a_policy_that_refuses_the_headroom_is_told_on_the_pool(tmp_path: Path) 
     asyncio.run(main())
     ((reason, note),) = notes
     assert reason == "HeadroomRefused"
-    assert note.startswith("The API server does not take this pool's placeholders: ") and "no placeholders here" in note
+    assert note.startswith("The API server rejects this pool's placeholders: ") and "no placeholders here" in note

@@ -271,7 +271,7 @@ def test_without_a_picture_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Source, "trouble", lambda _: "nodes: 403 forbidden")
     monkeypatch.setattr(asyncio.Event, "wait", lambda _: asyncio.sleep(10))
     answer = ask("/api/placement")
-    assert (answer.status_code, answer.json()["detail"]) == (503, "there is no picture yet: nodes: 403 forbidden")
+    assert (answer.status_code, answer.json()["detail"]) == (503, "there is no data yet: nodes: 403 forbidden")
 
 
 def recorded(path: Path, changes: int) -> History:
@@ -322,7 +322,7 @@ def test_a_recording_that_was_cut_off_ends_there(tmp_path: Path) -> None:
 def test_what_is_no_recording_is_said(tmp_path: Path, text: str) -> None:
     path = tmp_path / "map.jsonl"
     path.write_text(text)
-    with pytest.raises(AteplaceError, match="is no recording of the map"):
+    with pytest.raises(AteplaceError, match="is not a recording of the map"):
         read(path)
 
 
@@ -336,8 +336,8 @@ def test_a_recording_of_another_format_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["--listen", "nowhere"], 2, "is no HOST:PORT"),
-        (["--listen", "127.0.0.1:99999"], 2, "is no HOST:PORT"),
+        (["--listen", "nowhere"], 2, "is not HOST:PORT"),
+        (["--listen", "127.0.0.1:99999"], 2, "is not HOST:PORT"),
         (["--replay", "/nowhere/map.jsonl"], 1, "cannot read /nowhere/map.jsonl"),
         (["--replay", "a", "--record", "b"], 2, "cannot be recorded"),
     ],

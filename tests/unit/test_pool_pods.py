@@ -19,7 +19,7 @@ HOUR = "2026-11-18T13:00:00Z"
     [
         ("2026-11-18T12:00:00Z", ("draining", "p: Terminating, 3630 s left")),
         ("2026-11-18T13:00:29Z", ("draining", "p: Terminating, 1 s left")),
-        ("2026-11-18T13:01:30Z", ("overdue", "p: Terminating, 60 s over its grace")),
+        ("2026-11-18T13:01:30Z", ("overdue", "p: Terminating, 60 s over its grace period")),
     ],
 )
 def test_a_pod_drains_until_its_own_grace_is_over(tmp_path: Path, now: str, expected: tuple[str, str]) -> None:

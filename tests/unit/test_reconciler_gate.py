@@ -131,7 +131,7 @@ def test_uninstalling_ends_what_an_interrupted_run_has_begun(tmp_path: Path) -> 
     assert (daemon.strategy, daemon.note) == ("OnDelete", NOTE), "a dry run writes nothing"
     during(daemon, tmp_path, lambda kube: Removal(kube, Settings(), said.append, dry_run=False).run())
     assert (daemon.gated, daemon.strategy, daemon.note) == (False, "RollingUpdate", "")
-    assert not any("give atelet all of its nodes back" in line for line in said)
+    assert not any("let atelet run on all of its nodes again" in line for line in said)
 
 
 def test_a_migration_that_cannot_close_the_gate_leaves_it_open(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_migration_that_cannot_close_the_gate_leaves_it_open(tmp_path: Path) -
 
     with pytest.raises(AteplaceError):
         during(daemon, tmp_path, lambda kube: Migration(kube, Settings(), say).run(dry_run=False))
-    assert said[-1] == "trouble: taking our label out of atelet's nodeSelector again"
+    assert said[-1] == "failed: taking our label out of atelet's nodeSelector again"
     assert (daemon.gated, daemon.strategy, daemon.note) == (False, "RollingUpdate", "")
 
 

@@ -184,7 +184,7 @@ NOTHING = Plan(uid="n1-uid", version=7)
         pytest.param(
             (node(size=ANNOTATION_BYTES - 100), pool(), pod()),
             0,
-            structs.replace(NOTHING, refused=f"its annotations hold {ANNOTATION_BYTES - 100} of 262144 bytes"),
+            structs.replace(NOTHING, no_room=f"its annotations hold {ANNOTATION_BYTES - 100} of 262144 bytes"),
             id="39: no room in the annotations, no claim",
         ),
     ],

@@ -167,11 +167,11 @@ def test_ateoms_within_their_grace_are_draining_and_others_are_overdue() -> None
     now = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
     picture = compose([node("n1", "u1")], pods, [atelet("n1")], [pool(replicas=3, deleting=True)], now=now)
     assert (picture.rows["demo/web"].draining, picture.rows["demo/web"].overdue) == (1, 1)
-    drawn = "being deleted, 1 draining, 1 over their grace"
+    drawn = "being deleted, 1 draining, 1 over their grace period"
     assert drawn in text(draw_pools(picture))[-1]
     says = [one.says for one in pool_checks.findings(pool(deleting=True), picture, pods, Settings())]
     assert "it is being deleted: 4 pods and claims on 1 node are left, 1 of the pods is draining" in says
-    assert "1 ateom is Terminating, and over the grace" in says
+    assert "1 ateom is Terminating, and over the grace period" in says
 
 
 def test_many_pods_are_a_number() -> None:

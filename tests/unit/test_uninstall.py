@@ -47,7 +47,7 @@ def test_a_pool_that_somebody_else_has_just_written_is_read_again_and_let_go(tmp
             await Removal(kube, Settings(), said.append, dry_run=False)._pools()
         return said
 
-    assert asyncio.run(main()) == ["let WorkerPools go: 1"]
+    assert asyncio.run(main()) == ["take our finalizer off WorkerPools: 1"]
     assert written == [["others.example/keep"]]
 
 

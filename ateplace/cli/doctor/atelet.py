@@ -107,7 +107,7 @@ def judge_room(atelets: Sequence[AteletRecord], wanted: Collection[str], namespa
     broken = [one for one in atelets if one.bound and not one.ready and one.trouble]
     found = []
     if homeless:
-        says = f"atelet is Pending for want of room on {some(one.node for one in homeless)}: ateoms there wait"
+        says = f"atelet is Pending for lack of room on {some(one.node for one in homeless)}: ateoms there wait"
         fix = (
             f"make room: kubectl describe pod -n {namespace} {homeless[0].name}; "
             f"with a priority class of {HIGH} or more atelet makes room by itself"

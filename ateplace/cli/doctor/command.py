@@ -74,9 +74,9 @@ async def _examine(name: str, check: "Check", look: "Look") -> list[Finding]:
     try:
         findings = await check(look)
     except Forbidden as error:
-        findings = [warn(f"could not look: {error}", "run doctor with a role that may, e.g. cluster-admin")]
+        findings = [warn(f"could not check: {error}", "run doctor with the rights it needs, e.g. cluster-admin")]
     except KubeError as error:
-        findings = [fail(f"could not look: {error}", "look at the API server, then run doctor again")]
+        findings = [fail(f"could not check: {error}", "look at the API server, then run doctor again")]
     return [msgspec.structs.replace(finding, check=name) for finding in findings]
 
 

@@ -109,14 +109,14 @@ def effective(installed: Mapping[str, Environment], given: Loaded) -> Settings:
 
 def judge(installed: Mapping[str, Environment], given: Loaded) -> list[Finding]:
     """What is wrong with the settings of the roles, and where doctor was told of others."""
-    mend = "mend `configMapGenerator` in the kustomization that installs ateplace, and apply it"
+    mend = "fix `configMapGenerator` in the kustomization that installs ateplace, and apply it"
     found = []
     for role, environment in installed.items():
         for name in environment.missing:
             says = f"{role} takes its settings from the ConfigMap {name}, which is not there: its next pod cannot start"
             found.append(fail(says, f"{APPLY}, and do not prune ateplace-settings-*"))
         if FILE_VARIABLE in environment.variables:
-            says = f"{role} reads settings from a file in its pods, which cannot be looked into from here"
+            says = f"{role} reads settings from a file in its pods, which cannot be inspected from here"
             found.append(warn(says, "give doctor the same file with --settings"))
         try:
             _load(environment.variables)

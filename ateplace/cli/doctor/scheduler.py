@@ -50,7 +50,7 @@ async def check(look: Look) -> list[Finding]:
     settings = look.settings
     name = settings.certs.scheduler_deployment
     if not settings.webhook.scheduler_name or not name:
-        says = "ateoms are left to the cluster's own scheduler, which cannot be looked into from here"
+        says = "ateoms are left to the cluster's own scheduler, which cannot be inspected from here"
         return [warn(says, "compare its configuration with deploy/scheduler/default-scheduler.yaml")]
     path = paths.DEPLOYMENTS.named(name, look.namespace)
     deployment = await look.find(path, Scheduler)
@@ -81,7 +81,7 @@ def judge(text: str, settings: Settings) -> list[Finding]:
     try:
         config = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        return [fail(f"the scheduler's configuration is no YAML: {error}", again)]
+        return [fail(f"the scheduler's configuration is not valid YAML: {error}", again)]
     if not isinstance(config, dict):
         return [fail("the scheduler's configuration is empty", again)]
     profiles: list[dict[str, Any]] = config.get("profiles") or [{}]

@@ -79,7 +79,7 @@ def judge(bundle: list[x509.Certificate], leaf: x509.Certificate | None, name: s
         return fail("the caBundle is not the authority that signed the webhook's certificate", repair(look))
     if name not in dns_names(leaf):
         return fail(f"the webhook's certificate is not for {name}", repair(look))
-    return ok("the caBundle is the authority of the webhook's certificate")
+    return ok("the caBundle is the authority that signed the webhook's certificate")
 
 
 def repair(look: Look) -> str:
@@ -108,7 +108,7 @@ async def _probe(look: Look, name: str) -> Finding:
     except KubeError as error:
         return fail(f"the webhook could not be tried: {error}", logs)
     return fail(
-        "a pod of a pool that does not exist was let through: the webhook is not asked",
+        "a pod of a pool that does not exist was admitted: the webhook is not called",
         "compare its rules and selectors: kubectl diff -f deploy/base/webhook-configuration.yaml",
     )
 

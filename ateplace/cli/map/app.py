@@ -45,7 +45,7 @@ def create(source: Source) -> FastAPI:
         try:
             await asyncio.wait_for(source.ready.wait(), PATIENCE)
         except TimeoutError:
-            raise HTTPException(503, f"there is no picture yet: {source.trouble()}") from None
+            raise HTTPException(503, f"there is no data yet: {source.trouble()}") from None
         assert source.history is not None  # noqa: S101 - `ready` says so
         return source.history
 

@@ -73,9 +73,9 @@ def _socket(listen: str) -> socket.socket:
         parts = urlsplit(f"//{listen}")
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise typer.BadParameter(f"{listen!r} is no HOST:PORT") from error
+        raise typer.BadParameter(f"{listen!r} is not HOST:PORT") from error
     if not host or port is None:
-        raise typer.BadParameter(f"{listen!r} is no HOST:PORT")
+        raise typer.BadParameter(f"{listen!r} is not HOST:PORT")
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:

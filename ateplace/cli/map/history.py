@@ -55,7 +55,7 @@ class History:
         self._told.set()
 
     def append(self, change: Change) -> Kept:
-        """Number a change, make it the present and tell those who wait."""
+        """Number a change, make it the present and wake all waiting readers."""
         self.number += 1
         change.id = self._id(self.number)
         apply(self.now, change)

@@ -55,7 +55,7 @@ def read(path: Path) -> tuple[wire.Placement, list[wire.Change]]:
     except OSError as error:
         raise AteplaceError(f"cannot read {path}: {error.strerror}") from error
     except UNDECODABLE as error:
-        raise AteplaceError(f"{path} is no recording of the map: {error}") from error
+        raise AteplaceError(f"{path} is not a recording of the map: {error}") from error
     return header.start, changes
 
 
