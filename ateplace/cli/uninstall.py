@@ -53,7 +53,8 @@ class Removal:
         await self._waiting()
         if not self._dry_run:
             await self._check()
-        self._say("nothing is left that holds anything up; `kubectl delete -k` or `helm uninstall` removes the rest")
+        rest = "`kubectl delete -k` or `helm uninstall` removes the rest"
+        self._say(f"nothing of ours is left that holds anything up; {rest}")
 
     def _did(self, what: str, count: int) -> None:
         if count:
