@@ -1,4 +1,4 @@
-"""Where the API server is, and how we show who we are.
+"""The API server's address and our credentials, kept current while tokens and certificates rotate.
 
 The configuration (`credentials`) is read again when it changes: the mounted token once a minute, by the monotonic
 clock, everything else when the API server answers 401 or its certificate is not trusted any more.

@@ -1,4 +1,4 @@
-"""Where the API server is and what we show it, read from the pod's ServiceAccount or a kubeconfig.
+"""The API server's address and our credentials, read once from the pod's ServiceAccount or a kubeconfig.
 
 Kubeconfigs with a certificate or a token are read here, as kubectl reads them. Only where a program or a login provider
 has to be asked is the Kubernetes client library used, which knows how: importing it takes a third of a role's start,

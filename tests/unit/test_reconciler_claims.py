@@ -40,7 +40,7 @@ def test_a_claim_that_somebody_has_written_is_told_of_once(tmp_path: Path) -> No
 
     async def main() -> None:
         ledger = cluster.ledger(cluster.pool("A"), cluster.pool("B"), node(1, "A"))
-        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None, follow_pods=lambda _: None))
+        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: "", follow_pods=lambda _: None))
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
             heard = Heard(kube, "test")
             claims = NodeClaims(kube, view, Settings(), heard, clock=lambda: 0.0)
@@ -97,7 +97,7 @@ def test_a_placeholder_that_our_watch_has_not_shown_holds_the_claim(
         ledger = cluster.ledger(cluster.node("n1", "A"))
         if known:
             ledger.pool_seen(structs.replace(cluster.pool("A", warm=warm), namespace="ns"), 0.0)
-        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None, follow_pods=lambda _: None))
+        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: "", follow_pods=lambda _: None))
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
             await NodeClaims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0).reconcile("n1")
 
@@ -125,7 +125,7 @@ def release(
         ledger = cluster.ledger(*(cluster.pool(uid) for uid in claimed), node)
         view = cast(
             "View",
-            SimpleNamespace(ledger=ledger, reason=lambda: "stale" if stale else None, follow_pods=lambda _: None),
+            SimpleNamespace(ledger=ledger, reason=lambda: "stale" if stale else "", follow_pods=lambda _: None),
         )
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
             return await NodeClaims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0).reconcile("n1")
@@ -157,7 +157,7 @@ def test_a_pool_whose_name_no_label_can_hold_is_not_asked_about_and_holds_up_nob
         pools = {"A": "a", "B": "long" * 20, "C": "forbidden"}
         made = (structs.replace(cluster.pool(uid), name=name) for uid, name in pools.items())
         ledger = cluster.ledger(*made, cluster.node("n1", *pools, version=7))
-        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None, follow_pods=lambda _: None))
+        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: "", follow_pods=lambda _: None))
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
             await NodeClaims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0).reconcile("n1")
 
@@ -192,7 +192,7 @@ def test_a_release_that_a_write_has_overtaken_goes_on_where_the_claim_is_untouch
 
     async def main() -> None:
         ledger = cluster.ledger(cluster.pool("A"), cluster.node("n1", "A", version=7))
-        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None, follow_pods=lambda _: None))
+        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: "", follow_pods=lambda _: None))
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
             reconciling = NodeClaims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 200.0)
             with nullcontext() if released else pytest.raises(errors.Conflict):
@@ -254,7 +254,7 @@ def test_one_pools_refused_question_keeps_its_own_claim_and_no_other(tmp_path: P
     async def main() -> None:
         long = structs.replace(cluster.pool("L"), name="l" * 100)
         ledger = cluster.ledger(cluster.pool("A"), cluster.pool("B"), long, cluster.node("n1", "A", "B", "L"))
-        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: None, follow_pods=lambda _: None))
+        view = cast("View", SimpleNamespace(ledger=ledger, reason=lambda: "", follow_pods=lambda _: None))
         async with serving(handle) as server, connected(kubeconfig(tmp_path, server.url)) as kube:
             await NodeClaims(kube, view, Settings(), Events(kube, "test"), clock=lambda: 1e6).reconcile("n1")
 
