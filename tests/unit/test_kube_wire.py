@@ -1,6 +1,7 @@
 """Bytes to structs: lines, events, pages."""
 
 import json
+import time
 from typing import Any
 
 import msgspec
@@ -151,6 +152,22 @@ def test_a_deep_object_is_unreadable_and_hides_no_other(depth: int) -> None:
     assert codec.key(first.metadata if isinstance(first, WorkerPool) else first.object.metadata) == "ns/n"
     with pytest.raises(KubeError, match="cannot read"):
         codec.decode(WorkerPool, deep(depth), "GET")
+
+
+def test_what_a_deep_object_costs_grows_with_its_bytes_and_not_faster() -> None:
+    """As large as one of etcd's, and a quarter of that."""
+
+    def seconds(size: int) -> float:
+        part = b'{"b":[1,2],"c":"{[x"},'
+        odd = b'{"a":' * 10_000 + b"[" + part * (size // len(part)) + b"1]" + b"}" * 10_000
+        body = b'{"type":"ADDED","object":{"metadata":{"name":"n","resourceVersion":"5"},"spec":%s}}' % odd
+        begun = time.process_time()
+        assert isinstance(codec.decode_event(WorkerPool, body), codec.Unreadable)
+        return time.process_time() - begun
+
+    quarter, whole = (min(seconds(size) for _ in range(3)) for size in (400_000, 1_600_000))
+    print(f"\n{whole:.3f} s for 1.6 MB")
+    assert whole < 10 * quarter
 
 
 def test_a_long_page_is_decoded_item_by_item() -> None:

@@ -1,6 +1,7 @@
 """A pool's end, where it hangs on what the API server says of its pods."""
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -170,9 +171,11 @@ def test_no_more_replicasets_are_read_at_one_look_than_a_few(tmp_path: Path) -> 
         for n in range(100)
     ]
     asked: list[str] = []
+    listed: Counter[str] = Counter()
 
     async def handle(request: Request, answer: Answer) -> None:
         last = request.path.rpartition("/")[2]
+        listed[last] += last in {"pods", "deployments"}
         if last == "pods":
             await answer.reply(200, {"metadata": {}, "items": pods})
         elif last == "deployments":
@@ -188,6 +191,7 @@ def test_no_more_replicasets_are_read_at_one_look_than_a_few(tmp_path: Path) -> 
 
     asyncio.run(main())
     assert len(asked) == SETS
+    assert listed["deployments"] == 1 and listed["pods"] <= 3
 
 
 def nothing_left(written: list[Any]) -> Handler:
