@@ -1,12 +1,16 @@
 """Whom a real kube-scheduler preempts for ateoms, with the extender's say."""
 
+import contextlib
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
 from ateplace import names
-from ateplace.local import ControlPlane, substrate
+from ateplace.extender import fit as why
+from ateplace.local import ApiError, ControlPlane, substrate
+from ateplace.local.api import Object
+from ateplace.local.kubeconfig import connect
 from ateplace.local.scheduling import Scheduling
 from tests.placing import (
     OWNER,
@@ -36,6 +40,54 @@ def rig(plane: ControlPlane) -> Iterator[Scheduling]:
 @pytest.fixture
 def nodes(nodes: Nodes, namespace: str) -> Nodes:
     return own_nodes(nodes, namespace)
+
+
+def placeholders_of(pool: Object, count: int, size: dict[str, str]) -> list[Object]:
+    """Placeholders of this pool, each as large as one of its ateoms."""
+    low = {"priorityClassName": names.PLACEHOLDER_PRIORITY_CLASS, "requests": size}
+    made = [
+        ateom(pool, f"ph{n}", labels={names.PLACEHOLDER_LABEL: pool["metadata"]["name"]}, **low) for n in range(count)
+    ]
+    for pod in made:
+        del pod["metadata"]["labels"][names.POOL_LABEL]
+    return made
+
+
+@contextlib.contextmanager
+def unclaimable(plane: ControlPlane, rig: Scheduling, node: str) -> Iterator[None]:
+    """A policy of the cluster's lets our extender write nothing on this Node, from `with` to its end."""
+    group, kind = "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"
+    meta = {"metadata": {"name": f"no-claims-on-{node}"}}
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}]
+    rules[0]["resourceNames"] = [node]
+    ours = "request.userInfo.username.endsWith(':ateplace-extender')"
+    spec = {
+        "matchConstraints": {"resourceRules": rules},
+        "matchConditions": [{"name": "ours", "expression": ours}],
+        "validations": [{"expression": "false", "message": "this Node is not for claims"}],
+    }
+    bound = {"policyName": meta["metadata"]["name"], "validationActions": ["Deny"]}
+    policy, binding = {**meta, "kind": kind, "spec": spec}, {**meta, "kind": f"{kind}Binding", "spec": bound}
+    plane.apply([{"apiVersion": group, **policy}, {"apiVersion": group, **binding}])
+
+    with contextlib.closing(connect(rig.kubeconfig)) as extender:
+
+        def works() -> bool:
+            try:
+                extender.patch(
+                    f"/api/v1/nodes/{node}", {"metadata": {"annotations": {names.claim_key("x"): ""}}}, dryRun="All"
+                )
+            except ApiError as error:
+                return "not for claims" in error.body
+            return False
+
+        plane.wait(works, why="the policy to work")
+    try:
+        yield
+    finally:
+        path = f"/apis/{group}/validatingadmissionpol"
+        plane.api.delete(f"{path}icybindings/{meta['metadata']['name']}")
+        plane.api.delete(f"{path}icies/{meta['metadata']['name']}")
 
 
 @pytest.mark.versions
@@ -101,10 +153,7 @@ def test_placeholders_are_preempted_and_nothing_else(
     (node,) = nodes(1, cpu="4500m")
     pool = substrate.pool(plane, namespace, "web")
     size = {"cpu": "1", "memory": "64Mi"}
-    low = {"priorityClassName": names.PLACEHOLDER_PRIORITY_CLASS, "requests": size}
-    placeholders = [ateom(pool, f"ph{n}", labels={names.PLACEHOLDER_LABEL: "web"}, **low) for n in range(2)]
-    for pod in placeholders:
-        del pod["metadata"]["labels"][names.POOL_LABEL]
+    placeholders = placeholders_of(pool, 2, size)
     stranger = ateom(pool, "stranger", requests=size, schedulerName="default-scheduler", priorityClassName="")
     stranger["metadata"]["labels"] = {}
     create(plane, [*placeholders, stranger])
@@ -124,3 +173,39 @@ def test_placeholders_are_preempted_and_nothing_else(
     left = {pod["metadata"]["name"] for pod in plane.api.list(f"/api/v1/namespaces/{namespace}/pods")}
     assert {"stranger", "p1", "p2"} <= left and len(left) == 4, f"one placeholder had to go: {left}"
     assert len(claims(plane, node)) == 1
+
+
+def test_nothing_is_ended_on_a_node_whose_claim_is_refused(
+    plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes
+) -> None:
+    """Placeholders were ended there, the ateom was refused, and they were ended again."""
+    (node,) = nodes(1, cpu="2500m")
+    pool = substrate.pool(plane, namespace, "web")
+    size = {"cpu": "1", "memory": "64Mi"}
+    create(plane, placeholders_of(pool, 2, size))
+    before = where(plane, namespace, 2)
+    ready_atelets(plane, [node])
+
+    def grow(millicores: int) -> None:
+        """A node that grows, however little, makes the scheduler try its pods again."""
+        plane.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"allocatable": {"cpu": f"{millicores}m"}}})
+
+    with unclaimable(plane, rig, node):
+        rig.restart()  # what it wrote before it might answer by, for a while
+        calls = partial(rig.metric, "ateplace_extender_calls_total", verb="preempt")
+        before_all = calls()
+        create(plane, [ateom(pool, "p", requests=size)])
+        plane.wait(lambda: calls() > before_all, timeout=60, why="the scheduler to ask")
+        grow(2501)  # and it asks again
+        plane.wait(lambda: calls() > before_all + 1, timeout=60, why="the scheduler to ask again")
+        dropped = rig.get(f"/explain?pod={namespace}/p")
+        assert why.UNCLAIMED in dropped, dropped
+        left = {pod["metadata"]["name"] for pod in plane.api.list(f"/api/v1/namespaces/{namespace}/pods")}
+        assert left == {*before, "p"}, "0 evictions"
+    rig.restart()
+    grow(2502)
+    plane.wait(
+        lambda: plane.api.get(f"/api/v1/namespaces/{namespace}/pods/p")["spec"].get("nodeName") == node,
+        timeout=90,
+        why="the ateom to be placed, once its node may be claimed",
+    )
