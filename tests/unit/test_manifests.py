@@ -167,6 +167,15 @@ def test_policies_name_our_keys_and_our_accounts() -> None:
         assert f"'{word}'" in priorities
 
 
+@pytest.mark.parametrize("path", sorted((DEPLOY / "scheduler").glob("*-scheduler.yaml")), ids=lambda path: path.name)
+def test_a_release_waits_for_unbound_pods_as_long_as_the_shipped_scheduler_may_take_to_bind(path: Path) -> None:
+    """Waiting for volumes is what takes longest: 600 s, where a configuration says nothing else."""
+    for profile in yaml.safe_load(path.read_text())["profiles"]:
+        given = {each["name"]: each["args"] for each in profile.get("pluginConfig", ())}
+        bind = given.get("VolumeBinding", {}).get("bindTimeoutSeconds", 600)
+        assert SETTINGS.reconciler.unbound_wait >= bind, profile["schedulerName"]
+
+
 def test_no_role_can_bind_create_pods_or_read_any_secret_but_its_own() -> None:
     for overlay in EVERY.values():
         objects = render(overlay)
