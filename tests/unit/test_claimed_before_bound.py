@@ -44,6 +44,9 @@ class Machine(RuleBasedStateMachine):
     Pods are made for the pool also when it is being deleted or gone: an admission webhook may be late, too.
     """
 
+    window = LINGER / 2
+    """For how long the extender answers by a write of its own."""
+
     def __init__(self) -> None:
         super().__init__()
         self.now, self.version = 0.0, 1
@@ -173,7 +176,7 @@ class Machine(RuleBasedStateMachine):
 
     def answer(self, uid: str, begun: float) -> bool:
         tenant = self.extender.nodes["n1"].pools.get("A")
-        if answerable(tenant, min(begun, self.now - LINGER / 2)):
+        if answerable(tenant, min(begun, self.now - self.window)):
             self.answered.add(uid)
             return True
         return False
@@ -224,3 +227,28 @@ class Machine(RuleBasedStateMachine):
 
 TestClaimedBeforeBound = pytest.mark.timeout(180)(Machine.TestCase)
 TestClaimedBeforeBound.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+
+
+class LingersThatDiffer(Machine):
+    """The extender's linger is almost twice the reconciler's: as far apart as neither the alert nor doctor minds."""
+
+    window = LINGER - 0.5
+
+
+TestLingersThatDiffer = pytest.mark.timeout(180)(LingersThatDiffer.TestCase)
+TestLingersThatDiffer.settings = TestClaimedBeforeBound.settings
+
+
+@pytest.mark.parametrize(("window", "holds"), [(LINGER - 0.5, True), (LINGER + 0.5, False)])
+def test_an_extenders_linger_of_more_than_twice_the_reconcilers_breaks_the_rule(window: float, holds: bool) -> None:
+    """Why doctor fails, and an alert fires, from there on: the extender stood still while its claim was released."""
+    machine = Machine()
+    machine.window = window
+    machine.a_pod_is_placed_at_once(heard=True)
+    machine.all_pods_go_and_the_reconciler_has_time_for_everything(LINGER)
+    assert not machine.node.claims, "released"
+    machine.filter_is_asked(machine.a_new_pod())
+    assert bool(machine.call) is holds, "it writes first"
+    if machine.answered:
+        with pytest.raises(AssertionError, match="bound to a node that was released"):
+            machine.the_scheduler_binds()
