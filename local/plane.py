@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -166,6 +167,33 @@ class ControlPlane:
     def compact_etcd(self) -> None:
         """Forget every revision but the newest, so that a watch which was away must list again."""
         commands.compact(self.etcd_port)
+
+    def back_up_etcd(self) -> Path:
+        """A copy of what etcd has now. The API server is away meanwhile, as etcd is."""
+        copy = self.directory / "etcd-backup"
+        self._without_etcd(lambda: shutil.copytree(self.directory / "etcd", copy, dirs_exist_ok=True))
+        return copy
+
+    def restore_etcd(self, backup: Path) -> None:
+        """The whole state goes back to the backup's. Controllers and kubelets start anew, as administrators are told to
+        let them; schedulers are the caller's."""
+
+        def put_back() -> None:
+            shutil.rmtree(self.directory / "etcd")
+            shutil.copytree(backup, self.directory / "etcd")
+
+        for name in ("kube-controller-manager", "kwok"):
+            self.stop(name, signal.SIGKILL)
+        self._without_etcd(put_back)
+        self._spawn("kube-controller-manager", commands.controller_manager(self))
+        self._spawn("kwok", commands.kwok(self))
+
+    def _without_etcd(self, do: Callable[[], object]) -> None:
+        self.kill_apiserver()
+        self.stop("etcd")
+        do()
+        self._spawn("etcd", commands.etcd(self))
+        self.start_apiserver()
 
     def add_scheduler(
         self,
