@@ -236,6 +236,7 @@ def main() -> int:
         substrate.install(plane)
         installed = Installation(plane, OVERLAY, reconciler__linger=2.0, **settings)
         installed.start()
+        plane.wait(installed.ready, timeout=120, why="ateplace to be ready")
         node = stack.enter_context(RealNode(plane))
         plane.wait(node.ready, timeout=120, why="the node to be Ready", every=0.2)
         say("the node is Ready")
