@@ -27,7 +27,7 @@ from typing import Any
 
 from ateplace.local import ControlPlane, substrate, webhooks
 from ateplace.local.scheduling import Scheduling
-from bench.burst import NODE_CPU, SMALL, STOCK, Bench, stock
+from bench.burst import NODE_CPU, SMALL, STOCK, Bench, lease_seconds, stock
 from bench.curves import Curve, draw
 from bench.recorder import Result
 
@@ -67,7 +67,7 @@ class Stage:
         self._settings = settings
 
     def __call__(self, play: Callable[[Bench], Outcome]) -> Outcome:
-        with ControlPlane() as plane:
+        with ControlPlane(lease_seconds=lease_seconds(self.nodes)) as plane:
             substrate.install(plane, controller=False)
             plane.add_nodes(self.nodes, cpu=str(NODE_CPU // 1000))
             webhooks.install_access(plane)

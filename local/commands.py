@@ -108,6 +108,7 @@ def controller_manager(plane: "ControlPlane") -> list[str]:
         "--kube-api-qps=1000",
         "--kube-api-burst=2000",
         "--node-monitor-period=1s",
+        f"--node-monitor-grace-period={plane.lease_seconds + 10}s",
     ]
 
 
@@ -131,7 +132,7 @@ def kwok(plane: "ControlPlane") -> list[str]:
         f"--kubeconfig={plane.kubeconfig}",
         f"--config={plane.directory / 'stages.yaml'}",
         f"--manage-nodes-with-label-selector=!{REAL}",
-        "--node-lease-duration-seconds=40",
+        f"--node-lease-duration-seconds={plane.lease_seconds}",
         "--node-ip=127.0.0.1",
     ]
 
