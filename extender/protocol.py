@@ -67,6 +67,11 @@ class Names:
             self._set = set(self.all())
         return name in self._set
 
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one: a scheduler asks about a pod's nominated node alone."""
+        return self._raw.find(b",", self._start, self._end) >= 0
+
     def all(self) -> list[str]:
         """Every name, as sent; raises BadCall when they are none."""
         if self._list is None:

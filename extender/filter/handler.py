@@ -136,6 +136,8 @@ class Filter:
         case = self._context.case(wanted, call.begun)
         if answer := self._answered_already(case, call):
             return answer
+        if await self._nominator.hold(case, call.sent):
+            case = self._context.case(wanted, call.begun)
         while choice := self._claiming.candidate(case, call):
             case, claimed = await self._claiming.claim(case, call, choice)
             if claimed:
@@ -164,7 +166,7 @@ class Filter:
     def _place(self, case: Case, call: Call, choice: Choice) -> FilterResult:
         if not call.record.placeholder:
             self._victims.taken(choice.node.name)
-        self._nominator.placed(case, call.record, call.sent)
+        self._nominator.placed(case, call.sent)
         return self._answer(case, call, choice)
 
     def _answer(self, case: Case, call: Call, choice: Choice) -> FilterResult:

@@ -3,8 +3,12 @@
 kube-scheduler tries `status.nominatedNodeName` before it looks at any other node, and asks us about that node alone. On
 a cluster of thousands of nodes, looking at all of them for every pod is what a burst waits for.
 
-    filter places a pod ──> for pods like it that wait: choose, count the pick, patch their status
+    filter is asked ──────> for pods like this one that wait: choose, count the pick, patch their status; where many
+                            wait, the answer waits until the first of these patches are acknowledged
     the scheduler asks ───> the pick is there: that node, if it is among those sent and will still do; else decide anew
+
+The wait is what makes it work: a scheduler is quicker than writes to a busy API server, and takes one pod after the
+other before their nominations have reached it. While it waits for one answer it takes none.
 
 A nomination is a hint, never a promise, and safety does not rest on it: the node is answered by the reply rule when the
 scheduler asks, as any other. Only pods that wait behind another are nominated, so that a trickle costs nothing; only
@@ -40,10 +44,14 @@ log = logging.getLogger(__name__)
 
 TAKEN: Final = 1
 """So many of those that wait longest has the scheduler taken before it could hear of a nomination."""
-MOST: Final = 64
+MOST: Final = 256
 """Pods that are nominated and not asked about yet."""
-WRITES: Final = 8
+WRITES: Final = 32
 """Patches under way at once."""
+FIRST: Final = 16
+"""So many nominations are waited for, where more pods than that wait."""
+HOLD_SECONDS: Final = 0.5
+"""For so long at most."""
 WRITE_SECONDS: Final = 2.0
 LIST_SECONDS: Final = 30.0
 """For how long the nodes that a scheduler sent for one pod are taken for those of the next."""
@@ -74,20 +82,43 @@ class Nominator:
         self._lists: Expiring[tuple[str, str], Names] = Expiring(LIST_SECONDS, LISTS)
         """What was sent for the last pod of a pool and template that was not asked about alone."""
         self._writing = asyncio.Semaphore(WRITES)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        """Nominations that are not acknowledged yet, the oldest first."""
         self._paused_until = -inf
 
-    def placed(self, case: Case, pod: PodRecord, sent: Names) -> None:
+    async def hold(self, case: Case, sent: Names) -> bool:
+        """The scheduler has looked at all these nodes for this pod. Where many wait behind it, return only when the
+        first of them are nominated; whether time has passed."""
+        pool = self._ledger.pools.get(case.demand.pool)
+        if not (self._concerns(case) and sent.several and pool):
+            return False
+        if pool.pending + self._ledger.picks.nominated <= FIRST:
+            return False
+        self._remember(case, sent)
+        self._nominate(case.demand, skip=0)
+        writes = tuple(islice(self._tasks, FIRST))
+        if writes:
+            await asyncio.wait(writes, timeout=HOLD_SECONDS)
+        return bool(writes)
+
+    def placed(self, case: Case, sent: Names) -> None:
         """This pod is answered a node: nominate those behind it, once the answer is on its way."""
+        if self._concerns(case):
+            if sent.several:
+                self._remember(case, sent)
+            self._lists.expire(case.now)
+            asyncio.get_running_loop().call_soon(self._nominate, case.demand)
+
+    def _concerns(self, case: Case) -> bool:
+        """Whether pods like this one are nominated. A pod's own preferences, and what atelet serves, are for a call
+        that sends all nodes."""
         wanted = case.demand
-        if len(self._ledger.nodes) < self._least or not wanted.template or wanted.placeholder:
-            return
-        if wanted.choosy or case.served:
-            return  # its own preferences, and what atelet serves, are for a call that sends all nodes
-        if not pod.nominated or pod.nominated not in sent:
-            self._lists.put((wanted.pool, wanted.template), sent, case.now)
-        self._lists.expire(case.now)
-        asyncio.get_running_loop().call_soon(self._nominate, wanted)
+        if wanted.placeholder or wanted.choosy or case.served or not wanted.template:
+            return False
+        return len(self._ledger.nodes) >= self._least
+
+    def _remember(self, case: Case, sent: Names) -> None:
+        self._lists.put((case.demand.pool, case.demand.template), sent, case.now)
 
     def close(self) -> None:
         """Nominate no more."""
@@ -95,17 +126,19 @@ class Nominator:
         for task in self._tasks:
             task.cancel()
 
-    def _nominate(self, wanted: Demand) -> None:
+    def _nominate(self, wanted: Demand, skip: int = TAKEN) -> None:
+        """Nominate those that wait, but for the first few and the pod itself."""
         sent = self._lists.get((wanted.pool, wanted.template))
         pool = self._ledger.pools.get(wanted.pool)
         if sent is None or pool is None or time.monotonic() < self._paused_until or not self._context.may_claim(wanted):
             return
-        for uid in tuple(islice(pool.waiting, TAKEN, TAKEN + MOST - self._ledger.picks.nominated)):
+        for uid in tuple(islice(pool.waiting, skip, skip + MOST - self._ledger.picks.nominated)):
             pod = self._ledger.pods[uid]
             alike = pod.template == wanted.template and pod.shape == wanted.shape and not pod.terminating
             if (
                 alike
                 and not pod.nominated
+                and uid != wanted.uid
                 and not self._decide(pod, structs.replace(wanted, uid=uid, version=""), sent)
             ):
                 return
@@ -125,8 +158,8 @@ class Nominator:
         if ready:
             self._ledger.picks.assume(wanted.uid, wanted.pool, node.name, wanted.shape, nominated=True, now=case.now)
             task = asyncio.get_running_loop().create_task(self._write(pod, node.name))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = None
+            task.add_done_callback(self._tasks.pop)
         return ready
 
     async def _write(self, pod: PodRecord, node: str) -> None:

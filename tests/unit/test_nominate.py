@@ -1,5 +1,6 @@
 """Pods that wait behind one that was placed are nominated, and what the scheduler is then answered."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from msgspec import structs
 
 from ateplace import names
 from ateplace.cluster.records import TEMPLATE_LABEL
-from ateplace.extender.filter.nominate import MOST
+from ateplace.extender.filter import nominate
+from ateplace.extender.filter.nominate import FIRST, MOST
 from ateplace.extender.protocol import FilterResult
 from ateplace.settings import Extender, Settings
 from tests.unit.cluster import atelet, node, pod
@@ -31,9 +33,13 @@ async def place(rig: Rig, *nodes: str, uid: str = "p", labels: dict[str, str] = 
 class Nominating(Api):
     """Also takes pods' status, or says why not."""
 
-    def __init__(self, refusal: tuple[int, str] | None = None) -> None:
+    def __init__(self, refusal: tuple[int, str] | None = None, *, slow: bool = False) -> None:
         super().__init__()
         self.refusal = refusal
+        self.slow = asyncio.Event()
+        """Set: it answers about pods' status."""
+        if not slow:
+            self.slow.set()
         self.asked = 0
         self.nominations: dict[str, str] = {}
 
@@ -42,6 +48,7 @@ class Nominating(Api):
             await super().__call__(request, answer)
             return
         self.asked += 1
+        await self.slow.wait()
         if self.refusal:
             await answer.refuse(*self.refusal, "no")
             return
@@ -86,6 +93,49 @@ def test_pods_behind_one_that_was_placed_are_nominated_but_for_the_next(tmp_path
 
     nominating(tmp_path, use, api := Nominating())
     assert api.nominations == {"a": "n1", "b": "n1"}
+
+
+def large(rig: Rig) -> None:
+    """n1 and n2 are claimed, run atelet, and take a thousand pods."""
+    for name in ("n1", "n2"):
+        record = structs.replace(node(name, "A", slots=1000), allocatable=(("cpu", 10**9), ("memory", 2**50)))
+        rig.ledger.node_seen(record, 0.0)
+        rig.ledger.atelet_seen(atelet(name), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("behind", "told"), [pytest.param(FIRST + 1, True, id="many"), pytest.param(FIRST - 1, False, id="few")]
+)
+def test_where_many_wait_the_answer_comes_once_the_first_are_nominated(tmp_path: Path, behind: int, told: bool) -> None:
+    """The scheduler takes the next pod as soon as it is answered."""
+    waiting = [f"w{number}" for number in range(behind)]
+
+    async def use(rig: Rig) -> None:
+        large(rig)
+        wait(rig, "claim")
+        await place(rig, "n1", "n2", uid="claim")
+        wait(rig, "p", *waiting)
+        assert (await place(rig, "n1", "n2")).node_names == ["n1"]
+        assert (set(waiting[:FIRST]) <= api.nominations.keys()) is told
+        await until(lambda: set(waiting[1:]) <= api.nominations.keys())
+
+    nominating(tmp_path, use, api := Nominating())
+    assert "p" not in api.nominations
+
+
+def test_an_answer_waits_for_nominations_for_a_moment_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nominate, "HOLD_SECONDS", 0.05)
+
+    async def use(rig: Rig) -> None:
+        large(rig)
+        wait(rig, "claim")
+        await place(rig, "n1", "n2", uid="claim")
+        wait(rig, "p", *(f"w{number}" for number in range(FIRST + 1)))
+        assert (await place(rig, "n1", "n2")).node_names == ["n1"]
+        assert not api.nominations
+        api.slow.set()
+
+    nominating(tmp_path, use, api := Nominating(slow=True))
 
 
 def test_a_nominated_pod_is_answered_its_node_alone_or_among_others(tmp_path: Path) -> None:
@@ -181,10 +231,7 @@ def test_the_next_call_goes_on_where_the_last_stopped(tmp_path: Path) -> None:
     """A call for a nominated pod names one node only: the others are those of the last whole list."""
 
     async def use(rig: Rig) -> None:
-        for name in ("n1", "n2"):
-            large = structs.replace(node(name, "A", slots=1000), allocatable=(("cpu", 10**9), ("memory", 2**50)))
-            rig.ledger.node_seen(large, 0.0)
-            rig.ledger.atelet_seen(atelet(name), 0.0)
+        large(rig)
         wait(rig, "p", "next", *(f"w{number}" for number in range(MOST + 5)))
         await place(rig, "n1", "n2")
         await until(lambda: len(api.nominations) == MOST)
