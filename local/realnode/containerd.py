@@ -1,6 +1,7 @@
-"""containerd 2, built from its Go module: image volumes need it, and so does kubelet from version 1.37 on.
+"""containerd 2, built from its Go module, because image volumes need it.
 
-Debian 12 has containerd 1.6. Its runc serves both.
+Debian 12 has containerd 1.6, with which kubelet runs up to version 1.37; by its sources, the next one asks for a
+runtime that can say its cgroup driver. Debian's runc serves both.
 """
 
 from pathlib import Path

@@ -3,6 +3,8 @@
 import hashlib
 import re
 import signal
+import subprocess
+import sys
 import time
 import zipfile
 from pathlib import Path
@@ -265,6 +267,16 @@ def test_a_minor_version_that_the_plane_cannot_be_of_is_refused_with_those_that_
         said
         == f"ateplace: {versions.VARIABLE} is '1.12', and the local plane can be of Kubernetes {', '.join(SUPPORTED)}\n"
     )
+
+
+@pytest.mark.parametrize(("chosen", "others"), [("", ["1.33"]), ("1.33", ["1.37"]), ("1.35", ["1.33", "1.37"])])
+def test_continuous_integration_is_told_the_ends_that_the_suite_did_not_run_on(
+    machine: Machine, chosen: str, others: list[str]
+) -> None:
+    machine.environment[versions.VARIABLE] = chosen
+    command = [sys.executable, "-m", "ateplace.local", "--other-ends"]
+    asked = subprocess.run(command, env=machine.environment, capture_output=True, text=True)
+    assert asked.stdout.split() == others, asked.stderr
 
 
 @pytest.mark.parametrize("chosen", SUPPORTED.values(), ids=SUPPORTED)
