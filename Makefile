@@ -43,7 +43,7 @@ test-slow: setup ## Tests marked slow, wherever they are
 	$(BIN)/pytest tests -m slow --timeout 3600 $(ARGS)
 
 .PHONY: test-versions
-test-versions: $(READY) ## What matters on every version of Kubernetes, into the README's table (ARGS="1.33 1.37": on these; up to 9 minutes each)
+test-versions: $(READY) ## What matters on every version of Kubernetes, into the README's table (ARGS="1.33 1.37": on these; 4 to 6 minutes each)
 	@$(BIN)/python -m bench.versions $(ARGS)
 
 .PHONY: test-node

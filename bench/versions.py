@@ -32,6 +32,9 @@ TESTS = "tests/control_plane"
 CORE = (f"{TESTS}/test_deploy.py", f"{TESTS}/test_watch.py")
 """What is left of it where time is short: the manifests are taken, lists and watches work."""
 
+SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
+"""As `make test` does: most tests wait for a control plane."""
+
 
 class Run(Struct):
     """What came out on one version."""
@@ -60,7 +63,7 @@ def run(minor: str, *, core: bool = False) -> Run:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-m", "versions", f"--junitxml={report}"]
+        command = [sys.executable, "-m", "pytest", "-m", "versions", *SIDE_BY_SIDE, f"--junitxml={report}"]
         subprocess.run([*command, *(CORE if core else (TESTS,))], cwd=ROOT, env=environment)
         tally(found, report.read_text("utf-8") if report.exists() else "")
     journey = subprocess.run([sys.executable, "-m", "ateplace.cli", "up", "--once"], cwd=ROOT, env=environment)

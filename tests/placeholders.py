@@ -9,8 +9,10 @@ from ateplace.settings import Settings
 from tests.features import has
 
 
-def placeholders_of(pool: str, namespace: str, uid: str = "u") -> Object:
-    """The Deployment that the reconciler makes, with everything that it ever copies and the API server takes."""
+def placeholders_of(pool: str, namespace: str, uid: str = "u", *, prepull: bool | None = None) -> Object:
+    """The Deployment that the reconciler makes, with everything that it ever copies and the API server takes.
+
+    `prepull`: with or without the volume, whatever the API server takes."""
     record = PoolRecord(uid, namespace, pool, 1, deleting=False, finalizers=(), headroom="1", warm=True)
     shape = placeholder.AteomShape(
         requests=(("cpu", 100), ("memory", 1 << 26), ("example.com/kvm", 1)),
@@ -20,6 +22,6 @@ def placeholders_of(pool: str, namespace: str, uid: str = "u") -> Object:
         affinity={"podAntiAffinity": {}},
         runtime_class="kata",
     )
-    prepull = has("image volumes")
+    prepull = has("image volumes") if prepull is None else prepull
     made: Object = json.loads(json.dumps(placeholder.deployment(record, shape, 0, Settings(), prepull=prepull)))
     return made

@@ -231,6 +231,7 @@ STATUS: Object = {
     "resourceClaimStatuses": [{"name": "x", "resourceClaimName": "y"}],
     "resources": {"requests": {"cpu": "1"}},
     "startTime": "2026-11-18T00:00:00Z",
+    "volumeHealth": [{"name": "v", "healthConditions": [{"status": "Degraded", "reason": "x"}]}],
 }
 """Every field of a pod's status but the nominated node, with something that is not there."""
 METADATA: Object = {
@@ -274,7 +275,7 @@ def test_of_a_waiting_ateoms_status_the_extender_may_write_the_nominated_node_an
         made["status"].pop("nominatedNodeName", None)
         assert made["status"] == before["status"], attempt
         assert all(made["metadata"].get(name) == before["metadata"].get(name) for name in METADATA), attempt
-    assert denied > 30
+    assert denied > len(attempts) / 2, "most are denied, not dropped"
     extender.patch(waiting, {"status": {"nominatedNodeName": "node-0000"}})
     assert installed.api.get(waiting)["status"]["nominatedNodeName"] == "node-0000"
     extender.patch(waiting, {"status": {"nominatedNodeName": None}})

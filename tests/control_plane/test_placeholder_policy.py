@@ -315,7 +315,7 @@ def test_an_update_is_held_to_the_same_rules(plane: ControlPlane, leader: Api, n
 
 def test_every_field_that_the_api_server_knows_is_made_by_us_or_tried_above(known: dict[str, set[str]]) -> None:
     """A field of a later Kubernetes fails here, and is refused by the policy until it is named there."""
-    made = parts(placeholders_of("web", "default"))
+    made = parts(placeholders_of("web", "default", prepull=True))
     tried = {(where, field) for where, field, _, _ in VIOLATIONS}
     unknown = {
         (where, field)
