@@ -221,7 +221,8 @@ def _outcome(run: Any) -> str:
     if run is None:
         return "not run"
     failed = f", **{run['failed']} failed**" if run["failed"] else ""
-    return f"{run['passed']} passed{failed} ({run['date']})"
+    skipped = f", {run['skipped']} skipped" if run["skipped"] else ""
+    return f"{run['passed']} passed{failed}{skipped} ({run['date']})"
 
 
 def _lacks(minor: str) -> str:
