@@ -27,7 +27,7 @@ def build(binary: Binary, go: Path, say: Say) -> None:
     """Put one binary into the cache; what Go has compiled before an interruption is not compiled again."""
     say(f"building {binary.name} from source (the first build takes about six minutes on two cores)")
     chosen = versions.chosen()
-    module = ["-C", str(MODULE), f"-modfile={chosen.minor}/go.mod"]
+    module = ["-C", str(MODULE), f"-modfile={chosen.module(binary.name)}/go.mod"]
     with cache.staged(binary.name) as part:
         compile_into(part, [str(go), "build", *module, "-ldflags", versions.linker_flags(chosen)], binary, say)
 

@@ -23,6 +23,8 @@ class Versions(NamedTuple):
     kubernetes: str
     etcd: str
     kwok: str
+    kwok_from: str = ""
+    """The minor version whose go.mod has libraries that this kwok compiles with, if they are not this version's own."""
 
     @property
     def minor(self) -> str:
@@ -38,13 +40,17 @@ class Versions(NamedTuple):
         """The version of one program."""
         return {"etcd": self.etcd, "kwok": self.kwok}.get(program, self.kubernetes)
 
+    def module(self, program: str) -> str:
+        """The directory in `gomod` whose go.mod a program is built from."""
+        return (program == "kwok" and self.kwok_from) or self.minor
+
 
 SUPPORTED: Final = {
     versions.minor: versions
     for versions in (
         Versions("v1.33.13", etcd="v3.5.21", kwok="v0.7.0"),
-        Versions("v1.34.4", etcd="v3.6.4", kwok="v0.7.0"),
-        Versions("v1.35.4", etcd="v3.6.5", kwok="v0.7.0"),
+        Versions("v1.34.4", etcd="v3.6.4", kwok="v0.7.0", kwok_from="1.33"),
+        Versions("v1.35.4", etcd="v3.6.5", kwok="v0.7.0", kwok_from="1.33"),
         Versions("v1.36.3", etcd="v3.6.16", kwok="v0.8.0"),
         Versions("v1.37.1", etcd="v3.7.3", kwok="v0.8.0"),
     )

@@ -15,7 +15,7 @@ from ateplace.local import versions
 from ateplace.local.versions import BINARIES, DEFAULT, SUPPORTED
 
 NAMES = sorted(binary.name for binary in BINARIES)
-KUBERNETES, ETCD, KWOK = SUPPORTED[DEFAULT]
+KUBERNETES, ETCD, KWOK, _ = SUPPORTED[DEFAULT]
 CLOSED = "http://127.0.0.1:9"
 SLOW_GO = """#!/bin/sh
 # Stands in for go: answers its version, and "builds" a file slowly.

@@ -17,6 +17,13 @@ from tests.unit.binaries_rig import ETCD, KUBERNETES, NAMES, Machine, mirror, pi
 from tests.unit.sockets import until
 
 OTHER = next(iter(SUPPORTED))
+TELLING_GO = """#!/bin/sh
+# Stands in for go: writes down what it is asked for.
+if [ "$1" = env ]; then echo go1.99.0; exit; fi
+echo "$@" >> "$GO_CALLS"
+while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
+echo whole > "$out"
+"""
 COMPILING_GO = """#!/bin/sh
 # Stands in for go with a compiler of its own at work.
 if [ "$1" = env ]; then echo go1.99.0; exit; fi
@@ -267,6 +274,20 @@ def test_a_minor_version_that_the_plane_cannot_be_of_is_refused_with_those_that_
         said
         == f"ateplace: {versions.VARIABLE} is '1.12', and the local plane can be of Kubernetes {', '.join(SUPPORTED)}\n"
     )
+
+
+@pytest.mark.parametrize(("minor", "kwok"), [("1.35", "1.33"), ("1.36", "1.36")])
+def test_every_program_is_built_with_libraries_that_it_compiles_with(machine: Machine, minor: str, kwok: str) -> None:
+    """kwok 0.7 does not with those of Kubernetes 1.34 and later, nor 0.8 with those before 1.36; it may be older, being
+    a client."""
+    machine.environment[versions.VARIABLE] = minor
+    (machine.path / "go").write_text(TELLING_GO)
+    (machine.path / "go").chmod(0o755)
+    code, said = machine.run()
+    assert code == 0, said
+    asked = {line.split()[-1]: re.findall(r"-modfile=(\S+)", line) for line in machine.calls.read_text().splitlines()}
+    modules = {binary.package: [f"{minor}/go.mod"] for binary in BINARIES}
+    assert asked == modules | {"sigs.k8s.io/kwok/cmd/kwok": [f"{kwok}/go.mod"]}
 
 
 @pytest.mark.parametrize(("chosen", "others"), [("", ["1.33"]), ("1.33", ["1.37"]), ("1.35", ["1.33", "1.37"])])
