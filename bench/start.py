@@ -2,6 +2,7 @@
 
     make bench-start                          figures, and docs/images/start.svg drawn from the run
     make bench-start ARGS="--runs 3 --set webhook__init_cpu=10m"
+    make bench-start KUBERNETES=1.37 ARGS="--evented-pleg --no-image"
 
 1. Warm: atelet serves on the node. Pods of both kinds are created in turns, one at a time, at random moments, because
    kubelet looks at containers once a second; the parts are medians. With ateplace, create to Running may take half a
@@ -51,9 +52,11 @@ TO_RUNNING = (ADMISSION, SCHEDULING, SANDBOX, INIT_STARTS, INIT_RUNS, NOTICED, S
 PARTS = (*TO_RUNNING, READY)
 
 LINE = re.compile(r'^time="(?P<at>[^"]+)" level=\w+ msg="(?P<message>.*?)"(?: id=(?P<id>\w+))?(?: |$)')
-SANDBOX_MADE = re.compile(r"RunPodSandbox for &PodSandboxMetadata{Name:(?P<pod>[^,]+),.* returns sandbox id .\"(\w+)")
-REQUESTED = re.compile(r"CreateContainer within sandbox .\"(\w+).\" for container &ContainerMetadata{Name:([^,]+),")
-CREATED = re.compile(r"within sandbox .\"(\w+).\" for &ContainerMetadata{Name:([^,]+),.* returns container id .\"(\w+)")
+NAME = r'(?:&\w+{Name:|name:\\")([^,\\]+)'
+"""As containerd 1 and 2 write it."""
+SANDBOX_MADE = re.compile(rf"RunPodSandbox for {NAME}.* returns sandbox id .\"(\w+)")
+REQUESTED = re.compile(rf"CreateContainer within sandbox .\"(\w+).\" for container {NAME}")
+CREATED = re.compile(rf"within sandbox .\"(\w+).\" for {NAME}.* returns container id .\"(\w+)")
 STARTED = re.compile(r"StartContainer for .\"(\w+).\" returns successfully")
 
 
@@ -186,35 +189,32 @@ class Bench:
 
 
 def report(warm: dict[str, list[dict[str, float]]], cold: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Print medians; those of the warm node, by kind."""
-    rows = {
-        kind: {part: statistics.median(run.get(part, 0.0) for run in runs) for part in PARTS}
-        for kind, runs in warm.items()
-    }
-    table = Table("warm node, seconds", *rows, box=None, pad_edge=False)
+    """Print medians, and the least and the most; the medians of the warm node, by kind."""
+    found = {kind: {part: [run.get(part, 0.0) for run in runs] for part in PARTS} for kind, runs in warm.items()}
+    table = Table("warm node, seconds: median (least to most)", *found, box=None, pad_edge=False)
     for part in PARTS:
-        table.add_row(part, *(f"{row[part]:.3f}" for row in rows.values()))
+        table.add_row(part, *(_range(parts[part]) for parts in found.values()))
     for name, measure in (("Running", to_running), ("Ready", to_ready)):
         whole = {kind: [measure(run) for run in runs] for kind, runs in warm.items()}
-        table.add_row(f"create to {name}, median", *(f"{statistics.median(each):.3f}" for each in whole.values()))
-        table.add_row("  from, to", *(f"{min(each):.2f}, {max(each):.2f}" for each in whole.values()))
+        table.add_row(f"create to {name}", *map(_range, whole.values()))
         more = statistics.median(whole[WITH]) - statistics.median(whole[WITHOUT])
         target = f" (the target is {MOST:g})" if measure is to_running else ""
         table.add_row(f"  more than without{target}", "", f"{more:.3f}")
     if cold:
         table.add_row()
-        table.add_row(
-            f"cold node: atelet serves, {ATELET_SECONDS:g} s after its start", "", _median(x[SERVES] for x in cold)
-        )
+        served = f"cold node: atelet serves, {ATELET_SECONDS:g} s after its start"
+        table.add_row(served, "", _range(x[SERVES] for x in cold))
         for name in ("Running", "Ready"):
-            table.add_row(f"create to {name}", "", _median(x[name] for x in cold))
-            table.add_row("  of that after atelet serves", "", _median(x[name] - x[SERVES] for x in cold))
-    Console().print(table)
-    return rows
+            table.add_row(f"create to {name}", "", _range(x[name] for x in cold))
+            table.add_row("  of that after atelet serves", "", _range(x[name] - x[SERVES] for x in cold))
+    Console(width=100).print(table)
+    return {kind: {part: statistics.median(each) for part, each in parts.items()} for kind, parts in found.items()}
 
 
-def _median(seconds: Iterable[float]) -> str:
-    return f"{statistics.median(seconds):.3f}"
+def _range(seconds: Iterable[float]) -> str:
+    """The median, the least and the most; nothing for a part that a kind does not have."""
+    each = sorted(seconds)
+    return f"{statistics.median(each):.3f} ({each[0]:.2f} to {each[-1]:.2f})" if each[-1] else ""
 
 
 def main() -> int:
@@ -224,6 +224,11 @@ def main() -> int:
     parser.add_argument("--cold", type=int, default=3, help="cold starts")
     parser.add_argument(
         "--set", action="append", default=[], metavar="GROUP__FIELD=VALUE", help="a setting of ateplace"
+    )
+    parser.add_argument(
+        "--evented-pleg",
+        action="store_true",
+        help="containerd 2, which tells kubelet of ended containers (alpha, off by default; from Kubernetes 1.37 on)",
     )
     parser.add_argument("--no-image", action="store_true", help="leave the picture as it is")
     given = parser.parse_args()
@@ -237,7 +242,8 @@ def main() -> int:
         installed = Installation(plane, OVERLAY, reconciler__linger=2.0, **settings)
         installed.start()
         plane.wait(installed.ready, timeout=120, why="ateplace to be ready")
-        node = stack.enter_context(RealNode(plane))
+        gates = {"EventedPLEG": given.evented_pleg}
+        node = stack.enter_context(RealNode(plane, containerd_2=given.evented_pleg, featureGates=gates))
         plane.wait(node.ready, timeout=120, why="the node to be Ready", every=0.2)
         say("the node is Ready")
         plane.api.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
@@ -247,7 +253,8 @@ def main() -> int:
         cold = bench.cold(given.cold)
     rows = report(warm, cold)
     if not given.no_image:
-        IMAGE.write_text(bars.draw("From creating an ateom to Ready, on a node where atelet serves", PARTS, rows))
+        title = f"From creating an ateom to Ready, on a node where atelet serves (medians of {given.runs} pods)"
+        IMAGE.write_text(bars.draw(title, PARTS, rows))
     more = statistics.median(map(to_running, warm[WITH])) - statistics.median(map(to_running, warm[WITHOUT]))
     return int(more > MOST)
 

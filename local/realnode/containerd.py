@@ -1,4 +1,4 @@
-"""containerd 2, built from its Go module, because image volumes need it.
+"""containerd 2, built from its Go module: image volumes need it, and so does kubelet's `EventedPLEG`.
 
 Debian 12 has containerd 1.6, with which kubelet runs up to version 1.37; by its sources, the next one asks for a
 runtime that can say its cgroup driver. Debian's runc serves both.
