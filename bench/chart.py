@@ -1,4 +1,4 @@
-"""A step chart as SVG, of our own: lines over seconds or a count, with marks, for light and dark pages (pure)."""
+"""A chart as SVG, of our own: lines over seconds or a count, with marks, for light and dark pages (pure)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,12 +24,21 @@ class Line:
     name: str
     colour: str
     points: Sequence[tuple[float, float]]
-    """(seconds, value): the value holds until the next point."""
+    """(seconds, value): the value holds until the next point, or grows towards it where the chart has slopes."""
     dashed: bool = False
 
 
-def draw(title: str, lines: Sequence[Line], marks: Sequence[tuple[float, str]], end: float, *, unit: str = " s") -> str:
-    """The chart from 0 to `end` seconds, or whatever its unit is."""
+def draw(
+    title: str,
+    lines: Sequence[Line],
+    marks: Sequence[tuple[float, str]],
+    end: float,
+    *,
+    unit: str = " s",
+    slopes: bool = False,
+) -> str:
+    """The chart from 0 to `end` seconds, or whatever its unit is. `slopes`: points are joined by straight lines, and
+    what marks say is written at the bottom, where lines far above 0 leave room; otherwise lines are steps."""
     top = max((value for line in lines for _, value in line.points), default=1.0) + 1
 
     def x(seconds: float) -> float:
@@ -47,20 +56,22 @@ def draw(title: str, lines: Sequence[Line], marks: Sequence[tuple[float, str]], 
     for value in range(0, int(top) + 1, _step(top, (2, 5, 10, 20, 50, 100))):
         parts.append(f'<path class="grid" d="M{LEFT} {y(value):.1f}H{x(end):.1f}"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value}</text>')
-    step = _step(end, (1, 2, 5, 10, 20, 30, 60, 120, 600, 1000, 2000, 5000, 10000))
+    apart = _step(end, (1, 2, 5, 10, 20, 30, 60, 120, 600, 1000, 2000, 5000, 10000))
     parts += [
         f'<text x="{x(tick):.1f}" y="{HEIGHT - 18}" text-anchor="middle">{tick:,}{unit if unit == " s" else ""}</text>'
-        for tick in range(0, int(end) + 1, step)
+        for tick in range(0, int(end) + 1, apart)
     ]
     if unit != " s":
         parts.append(f'<text x="{x(end) + 12:.1f}" y="{HEIGHT - 18}">{escape(unit.strip())}</text>')
     for number, (seconds, words) in enumerate(marks):
         parts.append(f'<path class="mark" d="M{x(seconds):.1f} {TOP - 8}V{HEIGHT - BOTTOM}"/>')
-        parts.append(f'<text x="{x(seconds) + 4:.1f}" y="{TOP + 14 * (number % 3)}">{escape(words)}</text>')
+        at = HEIGHT - BOTTOM - 6 - 14 * (number % 9) if slopes else TOP + 14 * (number % 3)
+        parts.append(f'<text x="{x(seconds) + 4:.1f}" y="{at}">{escape(words)}</text>')
     for number, line in enumerate(lines):
         shift = (number - len(lines) / 2) * APART
+        step = "L{:.1f} {:.1f}" if slopes else "H{:.1f}V{:.1f}"
         path = "".join(
-            f"M{x(at):.1f} {y(value) + shift:.1f}" if not index else f"H{x(at):.1f}V{y(value) + shift:.1f}"
+            (step if index else "M{:.1f} {:.1f}").format(x(at), y(value) + shift)
             for index, (at, value) in enumerate(line.points)
         )
         dash = ' stroke-dasharray="6 4"' if line.dashed else ""

@@ -136,7 +136,8 @@ def plot(figures: Figures) -> str:
         points = [(float(step.size.ateoms), step.used[role] / MIB) for step in figures.steps if role in step.used]
         lines.append(Line(role, COLOURS[role], points))
     marks = [(float(death.size.ateoms), f"{death.role} † {death.limit / MIB:.0f} MiB") for death in figures.deaths]
-    return draw("Memory by role, MiB, as the cluster grows", lines, marks, float(figures.end.ateoms), unit=" ateoms")
+    title = "Memory by role, MiB, as the cluster grows"
+    return draw(title, lines, marks, float(figures.end.ateoms), unit=" ateoms", slopes=True)
 
 
 def report(figures: Figures) -> str:

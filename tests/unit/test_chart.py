@@ -22,3 +22,13 @@ def test_a_value_holds_until_the_next_point() -> None:
     (path,) = re.findall(r'stroke="#111" d="(M[^"h]*)"', text)
     assert path.count("H") == 2
     assert path.count("V") == 1
+
+
+def test_with_slopes_points_are_joined_and_marks_speak_below_the_lines() -> None:
+    marks = [(0.5 * number, f"mark {number}") for number in range(12)]
+    text = draw("t", [Line("a", "#111", [(0.0, 45), (5.0, 50)])], marks, 10.0, slopes=True)
+    (path,) = re.findall(r'stroke="#111" d="(M[^"h]*)"', text)
+    heights = [float(height) for height in re.findall(r"[ML][\d.]+ ([\d.]+)", path)]
+    assert len(heights) == 2 and heights[1] < heights[0]
+    said = [float(height) for height in re.findall(r'y="([\d.]+)">mark', text)]
+    assert len(said) == 12 and min(said) > max(heights)
