@@ -48,6 +48,7 @@ from bench.oom_report import KINDS, Death, Figures, Size, Step
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = ROOT / "docs" / "memory"
+PAGE = ROOT / "docs" / "operations.md"
 ROLES = ("webhook", "extender", "reconciler")
 GENEROUS = 4096 * MIB
 """The limit of a process whose own limit is not known yet."""
@@ -89,11 +90,18 @@ class Role:
         self.pid = 0
 
     def start(self) -> bool:
-        """Whether it came up."""
+        """Whether it became ready."""
         self.pid = self._plane.run(self.name, self._argv, self._env)
-        with contextlib.suppress(LocalError, AssertionError):
+        try:
             self._plane.wait(self._up, timeout=120, why=f"{self.name} to be ready", every=0.2)
+        except AssertionError:
+            return False
         return self.alive()
+
+    def start_unhindered(self) -> None:
+        """LocalError when it does not become ready, as no limit can be why."""
+        if not self.start():
+            raise LocalError(f"{self.name} did not become ready: {self._plane.log(self.name).read_text()[-1000:]}")
 
     def stop(self) -> None:
         if self.alive():
@@ -153,10 +161,8 @@ class Growing:
 
     def begin(self) -> None:
         for role in ROLES:
-            self.limits[role].set(GENEROUS)
-            self._start(role)
-            self.cold[role].append(self.roles[role].peak())
-            self.twins[role].start()
+            self._start_generously(role)
+            self.twins[role].start_unhindered()
         self._rest()
         for role in ROLES:
             self._limit(role)
@@ -180,9 +186,7 @@ class Growing:
         """How much a start takes now."""
         for role in ROLES:
             self.roles[role].stop()
-            self.limits[role].set(GENEROUS)
-            self._start(role)
-            self.cold[role].append(self.roles[role].peak())
+            self._start_generously(role)
 
     def figures(self) -> Figures:
         first, last = self.pictures[0], self.pictures[-1]
@@ -205,9 +209,15 @@ class Growing:
             },
         )
 
-    def _start(self, role: str) -> bool:
+    def _make(self, role: str) -> Role:
         self.roles[role] = Role(self.plane, role, self._certificates, self.limits[role])
-        return self.roles[role].start()
+        return self.roles[role]
+
+    def _start_generously(self, role: str) -> None:
+        """And note how much the start takes."""
+        self.limits[role].set(GENEROUS)
+        self._make(role).start_unhindered()
+        self.cold[role].append(self.roles[role].peak())
 
     def _limit(self, role: str) -> None:
         """A step above what it takes now."""
@@ -258,15 +268,17 @@ class Growing:
         """Start again what died: under its limit, and then under ever higher ones until it comes up."""
         for role, size in self._fallen.items():
             self.roles[role].stop()
-            again = self._start(role)
+            again = self._make(role).start()
             self.deaths.append(Death(role, self.sizes[role], size, again))
             print(f"{role} was killed at {self.sizes[role] / MIB:.1f} MiB with {size.ateoms} ateoms", flush=True)
-            while not self.roles[role].alive() or again:
-                again = False
+            up = False
+            while not up:
                 self.roles[role].stop()
                 self.sizes[role] += self.options.step * MIB
+                if self.sizes[role] > GENEROUS:
+                    raise LocalError(f"{role} does not come up with {GENEROUS / MIB:.0f} MiB either")
                 self.limits[role].set(self.sizes[role])
-                self._start(role)
+                up = self._make(role).start()
         revived = bool(self._fallen)
         self._fallen.clear()
         return revived
@@ -300,25 +312,27 @@ def shipped(role: str) -> int:
     return int(quantity(limit))
 
 
-def write(figures: Figures, directory: Path) -> None:
-    """All three files, each whole or not at all."""
+def write(figures: Figures, directory: Path, page: Path | None = None) -> None:
+    """The report's three files, and the sizing table into its place on a page of the docs; each whole or not at all."""
     directory.mkdir(parents=True, exist_ok=True)
     content = {
-        "README.md": oom_report.report(figures),
-        "memory.svg": oom_report.plot(figures),
-        "figures.json": msgspec.json.format(msgspec.json.encode(figures), indent=1).decode() + "\n",
+        directory / "README.md": oom_report.report(figures),
+        directory / "memory.svg": oom_report.plot(figures),
+        directory / "figures.json": msgspec.json.format(msgspec.json.encode(figures), indent=1).decode() + "\n",
     }
-    for name, text in content.items():
-        fresh = directory / f".{name}.new"
-        fresh.write_text(text, "utf-8")
-        fresh.replace(directory / name)
-
-
-def publish(figures: Figures, page: Path) -> None:
-    """The sizing table, into its place on a page of the docs."""
-    before, begin, rest = page.read_text("utf-8").partition("<!-- memory: begin -->\n")
-    _, end, after = rest.partition("<!-- end -->")
-    page.write_text(f"{before}{begin}\n{oom_report.sizing(figures)}\n{end}{after}", "utf-8")
+    if page:
+        before, begin, rest = page.read_text("utf-8").partition("<!-- memory: begin -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        content[page] = f"{before}{begin}\n{oom_report.sizing(figures)}\n{end}{after}"
+    fresh = {path: path.with_name(f".{path.name}.new") for path in content}
+    try:
+        for path, text in content.items():
+            fresh[path].write_text(text, "utf-8")
+        for path, part in fresh.items():
+            part.replace(path)
+    finally:
+        for part in fresh.values():
+            part.unlink(missing_ok=True)
 
 
 def main() -> int:
@@ -345,9 +359,7 @@ def main() -> int:
             growing.grow(turn)
         growing.finish()
         figures = growing.figures()
-    write(figures, options.report)
-    if options.report == PUBLISHED:
-        publish(figures, ROOT / "docs" / "operations.md")
+    write(figures, options.report, PAGE if options.report == PUBLISHED else None)
     print(f"report: {options.report / 'README.md'}")
     print(
         json.dumps(

@@ -31,6 +31,7 @@ from ateplace.local.program import ateplace
 DEPLOY = Path(__file__).parents[1] / "deploy"
 CONFIG = DEPLOY / "scheduler" / "second-scheduler.yaml"
 SERVER_NAME = f"{names.EXTENDER_SERVICE}.{names.NAMESPACE}.svc"
+WEBHOOK_NAME = f"{names.WEBHOOK_SERVICE}.{names.NAMESPACE}.svc"
 ACCESS = ("namespace.yaml", "priority-classes.yaml", "atelet-access.yaml", "node-policy.yaml", "nomination-policy.yaml")
 
 
@@ -183,11 +184,11 @@ class Scheduling:
         return True
 
     def write_certificates(self) -> None:
-        """A new authority, and what the extender, the scheduler and a stranger get from it."""
+        """A new authority, and what our servers, the scheduler and a stranger get from it."""
         now = datetime.now(UTC)
         authority = make_authority(now, 1)
         wanted = {
-            "server": Wanted(Use.SERVER, (SERVER_NAME, "localhost"), ("127.0.0.1",)),
+            "server": Wanted(Use.SERVER, (SERVER_NAME, WEBHOOK_NAME, "localhost"), ("127.0.0.1",)),
             "client": Wanted(Use.CLIENT, (names.EXTENDER_CLIENT,)),
             "stranger": Wanted(Use.CLIENT, ("somebody-else",)),
         }
