@@ -62,7 +62,7 @@ def draw(
         for tick in range(0, int(end) + 1, apart)
     ]
     if unit != " s":
-        parts.append(f'<text x="{x(end) + 12:.1f}" y="{HEIGHT - 18}">{escape(unit.strip())}</text>')
+        parts.append(f'<text x="{x(end):.1f}" y="{HEIGHT - 4}" text-anchor="end">{escape(unit.strip())}</text>')
     for number, (seconds, words) in enumerate(marks):
         parts.append(f'<path class="mark" d="M{x(seconds):.1f} {TOP - 8}V{HEIGHT - BOTTOM}"/>')
         at = HEIGHT - BOTTOM - 6 - 14 * (number % 9) if slopes else TOP + 14 * (number % 3)

@@ -143,13 +143,15 @@ def plot(figures: Figures) -> str:
 def report(figures: Figures) -> str:
     """The whole story, as Markdown."""
     end = figures.end
-    counts = ", ".join(f"{count:,} {kind}" for kind, count in structs.asdict(end).items())
+    counts = ", ".join(
+        f"{count:,} {'other pods' if kind == 'others' else kind}" for kind, count in structs.asdict(end).items()
+    )
     parts = [
         "# Memory: when would a role die, and of what?",
         "",
         "Written by `make reproduce-oom`; every figure is in [figures.json](figures.json). A cluster on loopback grew",
-        f"batch by batch to {counts} ({figures.machine}). Each role ran as a",
-        f"process of its own under a memory limit ({figures.limited_by}), {figures.step / MIB:.0f} MiB above what",
+        f"batch by batch to {counts}",
+        f"({figures.machine}). Each role ran as a process of its own under a memory limit ({figures.limited_by}), {figures.step / MIB:.0f} MiB above what",
         "it took at rest, and was raised by as much each time that it had killed the process. Memory is what counts",
         "towards the limit and cannot be reclaimed. Twins without a limit, whose allocations were traced, say what the",
         "growth consists of.",
