@@ -1,5 +1,7 @@
-"""The figures in docs/security.md's table of limits are the code's; the tests named there show what they limit."""
+"""docs/security.md says what is so: the figures of its limits are the code's, its policies those that are shipped."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,14 +17,14 @@ from ateplace.reconciler import events, pool_pods, pools
 from ateplace.reconciler.headroom.controller import WORKERS
 from ateplace.settings import Settings
 from ateplace.webhook import pools as looks
+from tests.deploying import SECOND_SCHEDULER, of_kind, render
 from tests.unit import cluster
 
 KIB, MIB = 1024, 1024 * 1024
 SETTINGS = Settings()
 SERVER = Limits(body_bytes=1)
-TABLE = (
-    (Path(__file__).parents[2] / "docs" / "security.md").read_text().partition("\n## Limits\n")[2].partition("\n## ")[0]
-)
+PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+TABLE = PAGE.partition("\n## Limits\n")[2].partition("\n## ")[0]
 ROWS = {row.split(" | ")[0].removeprefix("| "): row for row in TABLE.splitlines() if row.startswith("| ")}
 LOOKING = SETTINGS.reconciler.workers // 2
 CLAIM = len(claim_key(cluster.pool("0" * 36).uid)) + len(claims.claim_value())
@@ -92,6 +94,17 @@ NO_FIGURE = {
 def test_a_limit_is_as_the_page_says(row: str) -> None:
     for words in FIGURES[row]:
         assert words in ROWS[row]
+
+
+def test_the_page_has_every_policy_that_is_shipped_and_no_other() -> None:
+    """And says whom each binds: the first ones our accounts, the last three everyone."""
+    policies = of_kind(render(SECOND_SCHEDULER), "ValidatingAdmissionPolicy")
+    said = re.findall(r"^\| `(ateplace-[a-z-]+)` \|", PAGE, re.MULTILINE)
+    assert sorted(said) == sorted(policies)
+    ours = [
+        bool(re.search(r"userInfo\.username", json.dumps(policies[name]["spec"]["matchConditions"]))) for name in said
+    ]
+    assert ours == [True] * 9 + [False] * 3
 
 
 def test_every_row_is_looked_at() -> None:
