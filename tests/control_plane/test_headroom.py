@@ -13,8 +13,9 @@ from rich.console import Console
 
 from ateplace import names
 from ateplace.cluster.records import PoolRecord
+from ateplace.cluster.state import MAKING
 from ateplace.errors import LocalError
-from ateplace.local import ControlPlane, substrate
+from ateplace.local import ApiError, ControlPlane, substrate
 from ateplace.local.api import Object
 from ateplace.local.burst import HEADROOM, SLOT, Recorder, Stage, is_ready
 from ateplace.local.headroom_scene import experiment, timeline
@@ -26,6 +27,7 @@ from ateplace.settings import Settings
 from tests.placing import priority_class
 
 LINGER = 15.0
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "u", "controller": True}
 
 
 class World:
@@ -194,6 +196,58 @@ def test_hold_warm_preempts_before_it_opens_a_cold_node_and_for_a_while_only(wor
             assert world.gave_way("held") == 0
     finally:
         world.restart_extender(placement="prefer-warm")
+    assert world.witness.violations() == []
+
+
+@contextlib.contextmanager
+def no_ateoms_made(plane: ControlPlane, namespace: str) -> Iterator[None]:
+    """A policy of somebody's denies the ateoms that controllers make there, from `with` to its end."""
+    group, kind = "admissionregistration.k8s.io", "ValidatingAdmissionPolicy"
+    made = "has(object.metadata.ownerReferences) && 'ate.dev/worker-pool' in object.metadata.labels"
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
+    only = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    spec = {
+        "matchConstraints": {"resourceRules": rules, "namespaceSelector": only},
+        "validations": [{"expression": f"!({made})", "message": "no ateoms here"}],
+    }
+    bound = {"policyName": "no-ateoms", "validationActions": ["Deny"]}
+    common = {"apiVersion": f"{group}/v1", "metadata": {"name": "no-ateoms"}}
+    plane.apply([{**common, "kind": kind, "spec": spec}, {**common, "kind": f"{kind}Binding", "spec": bound}])
+    probe = ateom("probe") | {"metadata": ateom("probe")["metadata"] | {"ownerReferences": [OWNER]}}
+
+    def works() -> bool:
+        try:
+            plane.api.post(f"/api/v1/namespaces/{namespace}/pods", probe, dryRun="All")
+        except ApiError as error:
+            return "no ateoms here" in error.body
+        return False
+
+    plane.wait(works, why="the policy to work")
+    try:
+        yield
+    finally:
+        for plural in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+            plane.api.delete(f"/apis/{group}/v1/{plural}/no-ateoms")
+
+
+def ateom(name: str) -> Object:
+    container = {"name": "ateom", "image": "registry.example/ateom:1", "resources": {"requests": dict(SLOT)}}
+    return {"metadata": {"name": name, "labels": {names.POOL_LABEL: "web"}}, "spec": {"containers": [container]}}
+
+
+def test_no_room_is_made_for_ateoms_that_are_never_made(world: World) -> None:
+    """Twenty are wanted and none comes, but for one made by hand: for it alone a placeholder goes."""
+    with world.stage("never") as stage, contextlib.ExitStack() as stack:
+        stage.set_up(headroom=HEADROOM, free=HEADROOM)
+        stack.enter_context(no_ateoms_made(world.plane, "never"))
+        stage.scale(20)
+        began = time.monotonic()
+        world.plane.wait(lambda: time.monotonic() - began > MAKING + 1, why="time to pass in which they might be made")
+        assert stage.counts().ateoms == stage.counts().waiting == 0
+        world.plane.api.post("/api/v1/namespaces/never/pods", ateom("one"))
+        stage.wait(lambda seen: seen.ateoms == 1, "the only ateom on a node")
+        stage.wait(lambda seen: seen.pending == 1, "its placeholder's next one, which has no room")
+        assert world.gave_way("never") == 1
     assert world.witness.violations() == []
 
 

@@ -143,6 +143,7 @@ def test_whatever_stands_still_in_a_burst_no_ateom_is_bound_before_its_node_is_c
                     cluster.create(chance.randint(1, TOGETHER))
             found = where(hurt, cluster.namespace, len(cluster.pods()), timeout=120)
             assert witness.violations() == []
+            print(f"\n{faults} freezes and partitions, {witness.bound} ateoms bound, none before its node was claimed")
             assert witness.bound >= faults
             hurt.wait(
                 lambda: cluster.claimed() == set(found.values()),
