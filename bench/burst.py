@@ -362,8 +362,8 @@ def main() -> int:
 
 
 def lease_seconds(nodes: int) -> int:
-    """How long the Leases of so many nodes last. On two cores, renewing 5,000 of them every ten seconds would be most of
-    what is measured, whichever the scheduler."""
+    """How long the Leases of so many nodes last. On two cores, renewing 5,000 of them every ten seconds would be most
+    of what is measured, whichever the scheduler."""
     return 40 if nodes <= 1000 else 400
 
 
