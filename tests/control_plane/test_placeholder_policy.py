@@ -204,6 +204,7 @@ REFUSED_BY_KUBERNETES: dict[tuple[str, str], Any] = {
     ("pod", "ephemeralContainers"): [{"name": "e", "image": "registry.example/e:1"}],
     ("pod", "evictionResponders"): [{"name": "example.com/x", "priority": 10000}],
     ("pod", "schedulingGroup"): {"podGroupName": "x"},
+    ("pod", "workloadRef"): {"name": "x", "podGroup": "x"},
     ("container", "restartPolicyRules"): [{"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}],
     ("container", "volumeDevices"): [{"name": "ateom", "devicePath": "/dev/x"}],
     ("mount", "bindMountOptions"): ["noexec"],
