@@ -58,6 +58,8 @@ LIST_SECONDS: Final = 30.0
 LISTS: Final = 8
 PAUSE_SECONDS: Final = 60.0
 """After a nomination was forbidden."""
+FAILED_SECONDS: Final = 5.0
+"""After one had no answer: an API server that is so slow is not given more to do, and not waited for."""
 
 
 class Nominator:
@@ -171,14 +173,20 @@ class Nominator:
                 path = paths.PODS.status(pod.name, pod.namespace)
                 await self._kube.patch(path, body, Bare, query=names.FIELD_MANAGER, deadline=WRITE_SECONDS)
         except (errors.KubeError, TimeoutError) as error:
+            refused = isinstance(error, errors.Refused)
             if isinstance(error, errors.Forbidden):
-                self._paused_until = time.monotonic() + PAUSE_SECONDS
+                self._pause(PAUSE_SECONDS)
                 log.warning("nominating is forbidden", extra={"pod": pod.key, "reason": str(error)})
-            metrics.NOMINATIONS.labels("refused" if isinstance(error, errors.Refused) else "failed").inc()
+            elif not refused:
+                self._pause(FAILED_SECONDS)
+            metrics.NOMINATIONS.labels("refused" if refused else "failed").inc()
             if self._is_nominated(pod.uid):
                 self._ledger.picks.forget(pod.uid)
         else:
             metrics.NOMINATIONS.labels("written").inc()
+
+    def _pause(self, seconds: float) -> None:
+        self._paused_until = max(self._paused_until, time.monotonic() + seconds)
 
     def _is_nominated(self, uid: str) -> bool:
         attempt = self._ledger.picks.attempts.get(uid)

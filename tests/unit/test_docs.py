@@ -60,7 +60,7 @@ REMEMBERED = {
     "ateplace.cluster.tables": ("READ",),
     "ateplace.extender.filter.claiming": ("FULL_SECONDS", "DENIED_SECONDS", "READ_FIRST_SECONDS"),
     "ateplace.extender.filter.handler": ("REPLAY_SECONDS",),
-    "ateplace.extender.filter.nominate": ("LIST_SECONDS", "PAUSE_SECONDS"),
+    "ateplace.extender.filter.nominate": ("LIST_SECONDS", "PAUSE_SECONDS", "FAILED_SECONDS"),
     "ateplace.extender.filter.refused_pods": ("SAME_SECONDS", "FIRST", "LAST"),
     "ateplace.extender.preempt.evict": ("FORBIDDEN_SECONDS",),
     "ateplace.extender.victims": ("SECONDS",),

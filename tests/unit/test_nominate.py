@@ -244,8 +244,13 @@ def test_the_next_call_goes_on_where_the_last_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("refusal", "again"),
-    [((422, "Invalid"), True), ((409, "Conflict"), True), ((403, "Forbidden"), False)],
-    ids=["bound meanwhile", "another pod of that name", "without the right"],
+    [
+        ((422, "Invalid"), True),
+        ((409, "Conflict"), True),
+        ((403, "Forbidden"), False),
+        ((503, "ServiceUnavailable"), False),
+    ],
+    ids=["bound meanwhile", "another pod of that name", "without the right", "no API server"],
 )
 def test_a_nomination_that_was_not_taken_counts_nowhere(tmp_path: Path, refusal: tuple[int, str], again: bool) -> None:
     async def use(rig: Rig) -> None:
