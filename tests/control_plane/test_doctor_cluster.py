@@ -195,7 +195,7 @@ def test_webhook_a_configuration_that_does_not_match(running: Running) -> None:
     with patched(running.plane, HOOKS, {"webhooks": away}, {"webhooks": hooks}):
         running.plane.wait(lambda: running.trouble("webhook"), why="the API server to see it")
         (only,) = running.trouble("webhook")
-        assert only.startswith("fail: a pod of a pool that does not exist was let through")
+        assert only.startswith("fail: a pod of a pool that does not exist was admitted")
     running.plane.wait(lambda: not running.trouble("webhook"), why="the API server to see it")
 
 
