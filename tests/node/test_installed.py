@@ -277,8 +277,10 @@ def roll_webhook(cluster: Cluster) -> None:
 
 
 def delete_webhook_pod(cluster: Cluster) -> None:
-    name = pods_of(cluster.plane, "webhook")[0]["metadata"]["name"]
-    cluster.plane.api.delete(f"{PODS}/{name}")
+    """Until it is gone: before that, its Deployment may not know yet that it lacks one."""
+    path = f"{PODS}/{pods_of(cluster.plane, 'webhook')[0]['metadata']['name']}"
+    cluster.plane.api.delete(path)
+    cluster.plane.wait(lambda: not cluster.plane.api.exists(path), timeout=60, why="the pod's end", every=0.2)
 
 
 def pods_of(plane: ControlPlane, role: str) -> list[Object]:
