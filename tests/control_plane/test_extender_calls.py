@@ -118,6 +118,11 @@ def test_the_extenders_account_cannot_bind(plane: ControlPlane, rig: Scheduling)
         assert not answer["status"]["allowed"], f"may {verb} {resource}"
 
 
+MOST_TIMES = 3.0
+"""1.1 to 1.4 were seen on one machine, 1.9 to 2.5 on one that is twice as quick: calls that come a few at a time meet a
+process that has gone to sleep, which costs as much there as here."""
+
+
 @pytest.mark.parametrize("updates", [60, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_refusal_costs_little_more_than_the_call_itself(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes, updates: int
@@ -159,7 +164,7 @@ def test_a_refusal_costs_little_more_than_the_call_itself(
     tried = []
     for _ in range(3):
         tried.append((refused(), passed()))
-        if tried[-1][0] < 2 * tried[-1][1]:
+        if tried[-1][0] < MOST_TIMES * tried[-1][1]:
             break
     else:
         pytest.fail(
