@@ -118,18 +118,14 @@ def test_the_extenders_account_cannot_bind(plane: ControlPlane, rig: Scheduling)
         assert not answer["status"]["allowed"], f"may {verb} {resource}"
 
 
-MOST_TIMES = 3.0
-"""1.1 to 1.4 were seen on one machine, 1.9 to 2.5 on one that is twice as quick: calls that come a few at a time meet a
-process that has gone to sleep, which costs as much there as here."""
-
-
 @pytest.mark.parametrize("updates", [60, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_refusal_costs_little_more_than_the_call_itself(
     plane: ControlPlane, rig: Scheduling, namespace: str, nodes: Nodes, updates: int
 ) -> None:
     """Every event of any pod on a node makes the scheduler try all of them again: 40 calls for each. A call for a pod
-    that is not ours is the reference: it is read and answered, and nothing is decided."""
-    made = nodes(3, taints=[{"key": "private", "effect": "NoSchedule"}])
+    that is not ours is the reference: it is read and answered, and nothing is decided. What the process takes when it
+    is idle is no part of either. Of 300 nodes a refusal took 2.3 to 3.3 times as long; decided anew each time, 4.6."""
+    made = nodes(300, taints=[{"key": "private", "effect": "NoSchedule"}])
     pool = substrate.pool(plane, namespace, "web")
     create(plane, [ateom(pool, f"p{number}", tolerations=[{"operator": "Exists"}]) for number in range(40)])
     message(plane, namespace, "p39")
@@ -137,8 +133,18 @@ def test_a_refusal_costs_little_more_than_the_call_itself(
     spec = {"containers": [{"name": "c", "image": "registry.example/c:1"}], "nodeName": made[0]}
     create(plane, [{"metadata": stranger, "spec": spec}])
 
+    def idling() -> float:
+        """CPU seconds a second while nothing happens, the scheduler's calls before it over."""
+        calls = -1.0
+        while calls != (calls := rig.metric("ateplace_extender_calls_total", verb="filter")):
+            time.sleep(1)
+        before, begun = cpu_seconds(rig.pids[0]), time.monotonic()
+        time.sleep(5)
+        return (cpu_seconds(rig.pids[0]) - before) / (time.monotonic() - begun)
+
     def refused() -> float:
         """CPU seconds for a refusal, at 20 events in nine seconds."""
+        idle = idling()
         before, begun = cpu_seconds(rig.pids[0]), time.monotonic()
         calls = rig.metric("ateplace_extender_calls_total", verb="filter", result="refused")
         for number in range(updates):
@@ -147,7 +153,7 @@ def test_a_refusal_costs_little_more_than_the_call_itself(
             plane.wait(lambda number=number: time.monotonic() - begun > number * 9 / 20)  # type: ignore[misc]
         calls = rig.metric("ateplace_extender_calls_total", verb="filter", result="refused") - calls
         assert calls > 10 * updates, "they were tried again"
-        return (cpu_seconds(rig.pids[0]) - before) / calls
+        return (cpu_seconds(rig.pids[0]) - before - idle * (time.monotonic() - begun)) / calls
 
     def passed() -> float:
         """CPU seconds for a call that decides nothing."""
@@ -164,7 +170,7 @@ def test_a_refusal_costs_little_more_than_the_call_itself(
     tried = []
     for _ in range(3):
         tried.append((refused(), passed()))
-        if tried[-1][0] < MOST_TIMES * tried[-1][1]:
+        if tried[-1][0] < 4 * tried[-1][1]:
             break
     else:
         pytest.fail(
