@@ -16,7 +16,7 @@ Minor = tuple[int, int]
 
 LEAST: Final[Minor] = (1, 30)
 """The first with ValidatingAdmissionPolicies in v1, which our manifests use; whether it is enough was not tried."""
-TESTED: Final[tuple[Minor, ...]] = ((1, 33), (1, 36), (1, 37))
+TESTED: Final[tuple[Minor, ...]] = ((1, 33), (1, 34), (1, 35), (1, 36), (1, 37))
 """By `make test-versions`; docs/versions.json says when and how."""
 TAG: Final = re.compile(r"^[^@]*:(?P<tag>\w[\w.-]*)(@|$)")
 """Of a reference to an image: what follows the last colon before a digest, unless that is a registry's port."""
