@@ -110,8 +110,8 @@ class ClaimWriter:
     def _write(self, node: Node, pool: str, *, alone: bool) -> asyncio.Task[None]:
         record = node.record
         uid, version = (record.uid, record.version) if record else ("", 0)
-        claimed = dict(record.claims) if record and alone and node.claims and not node.own else {}
-        at_version = version if claimed or not node.claims else 0
+        claimed = dict(record.claims) if record and alone and node.claim_count and not node.own else {}
+        at_version = version if claimed or not node.claim_count else 0
         return _single(self._writes, (node.name, pool), lambda: self._patch(node.name, uid, pool, at_version, claimed))
 
     def _read(self, node: Node) -> asyncio.Task[None]:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from math import inf
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -27,6 +28,14 @@ class TryAgain(errors.AteplaceError):
 
     It is answered as an error, after which the scheduler tries again in seconds. A refusal would let it preempt.
     """
+
+
+class Sent(Protocol):
+    """The nodes that the scheduler sent (`extender.protocol.Names`), or those that it would send."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def all(self) -> list[str]: ...
 
 
 class Rules(Struct, frozen=True, gc=False):
@@ -71,7 +80,7 @@ class Case(Struct, frozen=True, gc=False):
     """What the pod asks for of the resources that atelet itself serves."""
 
     @property
-    def claims(self) -> bool:
+    def claims_node(self) -> bool:
         """Whether this pod claims its node. Only placeholders of a pool whose headroom is not warm do not."""
         pool = self.ledger.pools.get(self.demand.pool)
         return not self.demand.placeholder or (pool is not None and pool.warm)

@@ -69,7 +69,7 @@ def service(case: Case, node: Node) -> tuple[Service, str]:
 
 def knows_all(case: Case, node: Node) -> bool:
     """Whether everything that is on its way to the node is among this process's picks."""
-    return node.own or not node.claims or case.now - node.others_wrote > case.rules.settled
+    return node.own or not node.claim_count or case.now - node.others_wrote > case.rules.settled
 
 
 def unfit(case: Case, node: Node | None) -> str:
@@ -160,7 +160,7 @@ def foreign(node: Node) -> bool:
 
     Once atelet is Ready the scheduler has long seen it bound, and counts it with everything that it has assumed.
     """
-    return not node.own and not node.atelet_ready and node.claims > 0
+    return not node.own and not node.atelet_ready and node.claim_count > 0
 
 
 def _room_for_all(case: Case, node: Node, freed: Freed | None, reading: Reading | None) -> bool:
@@ -205,12 +205,12 @@ def current_reading(case: Case, node: Node) -> Reading | None:
 
 def must_read(case: Case, node: Node) -> bool:
     """Whether the node's other pods must be read before a pod goes there."""
-    return not node.atelet_bound and case.claims and current_reading(case, node) is None
+    return not node.atelet_bound and case.claims_node and current_reading(case, node) is None
 
 
 def answerable(case: Case, node: Node) -> bool:
     """Whether the node may be answered now, by the reply rule; a pod that claims nothing needs no claim."""
-    return not case.claims or claims.answerable(node.pools.get(case.demand.pool), case.reply_since)
+    return not case.claims_node or claims.answerable(node.pools.get(case.demand.pool), case.reply_since)
 
 
 def passes(case: Case, name: str, reason: str) -> bool:
@@ -219,7 +219,7 @@ def passes(case: Case, name: str, reason: str) -> bool:
         node = case.ledger.nodes.get(name)
         return node is not None and case.now - node.claimed_since < case.rules.atelet_unready_seconds
     # A placeholder that claims nothing has no claim that would bring it back.
-    return reason in {CHANGED, SHARED} or (reason == PROMISED and not case.claims)
+    return reason in {CHANGED, SHARED} or (reason == PROMISED and not case.claims_node)
 
 
 # Where a pool is, by zone: for the zone in which it has the least when it needs another node. Nodes without the label

@@ -91,7 +91,9 @@ def judge(
         elif node.never_serves(name, want.patience, now):
             return Service.NONE, f"atelet was Ready there, and served no {name}"
         elif name in node.advertised or _likely(want, node):
-            return Service.AWAITED, f"claimed, and waits for atelet to serve {name}" if node.claims else _cold(name)
+            return Service.AWAITED, f"claimed, and waits for atelet to serve {name}" if node.claim_count else _cold(
+                name
+            )
         else:
             return Service.UNLIKELY, f"nothing says that it has {name}"
     return Service.FREE, ""

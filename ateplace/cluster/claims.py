@@ -166,12 +166,12 @@ class Claims:
     # Inside.
 
     def _set_claim(self, node: Node, pool_uid: str, there: PoolOnNode, value: str | None, now: float) -> None:
-        node.claims += (value is not None) - (there.value is not None)
+        node.claim_count += (value is not None) - (there.value is not None)
         there.value, there.changed = value, now
         if value is None:
             there.sent, there.version = -inf, 0
             self._tables.drop_pool_on_node(node, pool_uid, there)
-        if node.claims:
+        if node.claim_count:
             self.nodes[node.name] = node
             node.claimed_since = min(node.claimed_since, now)
         else:

@@ -1,7 +1,7 @@
 """The cluster as the roles see it: eight watches that fill one ledger.
 
 One view per process, shared by whatever roles run in it (`View.of(runtime)`). It is good to decide from when `reason()`
-is None: every watch has delivered a full list, none has been silent for longer than `cluster.stale_after`, and neither
+is empty: every watch has delivered a full list, none has been silent for longer than `cluster.stale_after`, and neither
 has the API server left a consistent read unanswered for so long. Bookmarks alone do not say that it still hears etcd.
 How old the view is decides how good an answer is; that no released node is answered does not depend on it
 (`ateplace.cluster.claims.answerable`).

@@ -228,7 +228,7 @@ def _waited(status: PodStatus) -> float | None:
 
 def _bounded(what: str, found: Sized, most: int) -> None:
     if len(found) > most:
-        raise ValueError(f"{len(found)} {what}: more than {most} are not taken")
+        raise ValueError(f"{len(found)} {what}: more than {most} are not accepted")
 
 
 def node_record(node: Node) -> NodeRecord:
@@ -241,7 +241,7 @@ def node_record(node: Node) -> NodeRecord:
     _bounded("labels", labels, LABELS)
     _bounded("taints", taints, LABELS)
     if (size := sum(len(key) + len(value) for key, value in labels.items())) > LABEL_BYTES:
-        raise ValueError(f"labels of {size} bytes: more than {LABEL_BYTES} are not taken")
+        raise ValueError(f"labels of {size} bytes: more than {LABEL_BYTES} are not accepted")
     return NodeRecord(
         name=intern(meta.name),
         uid=meta.uid,

@@ -105,7 +105,7 @@ class Node(Struct, gc=False):
     crashed: tuple[str, float] = ("", -inf)
     """The atelet pod that was last seen crash-looping here, and when."""
     reading: Reading | None = None
-    claims: int = 0
+    claim_count: int = 0
     """How many pools have a claim."""
     claimed_since: float = inf
     """Since when there has been one, as this process saw it."""
@@ -117,7 +117,7 @@ class Node(Struct, gc=False):
     """When this process last saw a claim here change that it had not written itself."""
 
     def warmth(self) -> Warmth:
-        if not self.claims:
+        if not self.claim_count:
             return Warmth.COLD
         return Warmth.READY if self.atelet_ready else Warmth.CLAIMED
 
@@ -187,7 +187,7 @@ class Node(Struct, gc=False):
         for atelet in there:
             if atelet.trouble == CRASH_LOOP:
                 self.crashed = (atelet.uid, now)
-        if self.atelet_ready or not (there or self.claims):
+        if self.atelet_ready or not (there or self.claim_count):
             self.unready_since = inf
         elif there and self.unready_since == inf:
             self.unready_since = now

@@ -279,7 +279,7 @@ class Kube:
                 await refuse(response, ask)
             body = await read(response, ask.most)
             if len(body) > ask.most:
-                raise TooLarge(f"{ask.what}: an answer of more than {ask.most} bytes is not taken")
+                raise TooLarge(f"{ask.what}: an answer of more than {ask.most} bytes is not accepted")
             return body
         finally:
             drop(response)

@@ -252,11 +252,11 @@ class Lines:
                 self._held = 0
             start = end + 1
             if len(line) > self._most:
-                raise KubeError(f"a watch event of {len(line)} bytes: more than {self._most} are not taken")
+                raise KubeError(f"a watch event of {len(line)} bytes: more than {self._most} are not accepted")
             if line:
                 yield line
         if start < len(chunk):
             self._parts.append(chunk[start:])
             self._held += len(chunk) - start
             if self._held > self._most:
-                raise KubeError(f"a watch event of more than {self._most} bytes is not taken")
+                raise KubeError(f"a watch event of more than {self._most} bytes is not accepted")

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from ateplace.cluster.state import Node
-from ateplace.extender.context import Case
-from ateplace.extender.filter.placeholders import Names
+from ateplace.extender.context import Case, Sent
 from ateplace.extender.fit import answerable, capacity, knows_all, no_room, service, unfit
 from ateplace.extender.served import Service
 
@@ -55,7 +54,7 @@ def _also_seen(seen: list[Node], warm: Iterator[Node]) -> Iterator[Node]:
         yield node
 
 
-def unserved(case: Case, names: Names) -> list[Node]:
+def unserved(case: Case, sent: Sent) -> list[Node]:
     """Nodes to claim, or to touch, for pods that ask for what atelet serves: those that may have it, and do not
     advertise it because their atelet is not there yet. As many as the pool's pods need, claimed ones first."""
     pool, nodes, want = case.ledger.pools.get(case.demand.pool), case.ledger.nodes, case.served
@@ -65,7 +64,7 @@ def unserved(case: Case, names: Names) -> list[Node]:
     each = min((units // amount for name, amount in want.amounts if (units := most[name])), default=0)
     awaited = [
         node
-        for name in names.all()
+        for name in sent.all()
         if (node := nodes.get(name)) is not None
         and not unfit(case, node)
         and service(case, node)[0] is Service.AWAITED
@@ -74,7 +73,7 @@ def unserved(case: Case, names: Names) -> list[Node]:
     need = max(1, pool.unbound - pool.unbound_placeholders)
     found: list[Node] = []
     limits = case.limits
-    for node in sorted(awaited, key=lambda node: (not node.claims, node.name)):
+    for node in sorted(awaited, key=lambda node: (not node.claim_count, node.name)):
         if limits and limits.refuses(node):
             continue
         if need <= 0 or len(found) >= max(1, case.rules.open_ahead):

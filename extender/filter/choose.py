@@ -28,9 +28,9 @@ from msgspec import Struct, structs
 
 from ateplace.cluster.resources import Amounts
 from ateplace.cluster.state import Node, PoolOnNode, Warmth
-from ateplace.extender.context import Case
+from ateplace.extender.context import Case, Sent
 from ateplace.extender.filter.ahead import ahead
-from ateplace.extender.filter.placeholders import Names, steer
+from ateplace.extender.filter.placeholders import steer
 from ateplace.extender.fit import (
     CHANGED,
     HELD_BACK,
@@ -64,7 +64,7 @@ class Choice(Struct, frozen=True, gc=False):
 
 
 def choose(
-    case: Case, names: Names, *, excluded: Collection[str] = (), hold: bool = False, full: bool = True
+    case: Case, sent: Sent, *, excluded: Collection[str] = (), hold: bool = False, full: bool = True
 ) -> Choice | None:
     """The node for this pod; None when none of them will do (`refusals` says why).
 
@@ -73,16 +73,16 @@ def choose(
     has not sent unless it knows better.
     """
     if case.limits and (apart := case.limits.apart(case.ledger)):
-        elsewhere = choose(structs.replace(case, limits=apart), names, excluded=excluded, hold=hold, full=full)
+        elsewhere = choose(structs.replace(case, limits=apart), sent, excluded=excluded, hold=hold, full=full)
         if elsewhere:
             return elsewhere
     if case.demand.placeholder:
-        placed = steer(case, names, excluded)
+        placed = steer(case, sent, excluded)
         return Choice(placed) if placed else None
     attempt = case.ledger.picks.attempts.get(case.demand.uid)
     avoid = attempt.avoid if attempt else ()
-    warm = _warm(case, names, {*avoid, *excluded})
-    counted_full = _counted_full(case, names, {*avoid, *excluded}) if full else iter(())
+    warm = _warm(case, sent, {*avoid, *excluded})
+    counted_full = _counted_full(case, sent, {*avoid, *excluded}) if full else iter(())
     seen: list[Node] = []
     best = next(warm, None) or next(counted_full, None)
     if best is not None:
@@ -90,12 +90,12 @@ def choose(
     elif hold and _placeholders_elsewhere(case):
         return None
     else:
-        best = next(_cold(case, names, {*avoid, *excluded}), None)
+        best = next(_cold(case, sent, {*avoid, *excluded}), None)
         if best is None and avoid:
             best = (
-                next(_warm(case, names, excluded), None)
-                or (next(_counted_full(case, names, excluded), None) if full else None)
-                or next(_cold(case, names, excluded), None)
+                next(_warm(case, sent, excluded), None)
+                or (next(_counted_full(case, sent, excluded), None) if full else None)
+                or next(_cold(case, sent, excluded), None)
             )
     if best is None:
         return None
@@ -103,8 +103,8 @@ def choose(
     if case.demand.choosy:
         seen += (*warm, *counted_full)
         counted, also = _several(case, seen)
-        best = counted or next(_cold(case, names, {*avoid, *excluded}), best)
-    following = ahead(case, best, seen, warm, _cold(case, names, excluded))
+        best = counted or next(_cold(case, sent, {*avoid, *excluded}), best)
+    following = ahead(case, best, seen, warm, _cold(case, sent, excluded))
     ranking = tuple((node.name, node.warmth(), node.fullness) for node in seen[:EXPLAINED])
     return Choice(best, tuple(name for name in also if name != best.name), following, ranking)
 
@@ -126,12 +126,12 @@ def refusals(case: Case, names: Iterable[str], *, hold: bool = False, denied: Co
     return found
 
 
-def _warm(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]:
+def _warm(case: Case, sent: Sent, excluded: Collection[str]) -> Iterator[Node]:
     """The claimed nodes among those sent that take this pod, the best first."""
-    return (node for node in _ranked(case) if _takes(case, node, names, excluded))
+    return (node for node in _ranked(case) if _takes(case, node, sent, excluded))
 
 
-def _counted_full(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]:
+def _counted_full(case: Case, sent: Sent, excluded: Collection[str]) -> Iterator[Node]:
     """The same for claimed nodes that look full: the scheduler will not have sent one, unless our count is behind."""
     pool, counted = case.demand.pool, case.demand.shape.counted
 
@@ -139,12 +139,12 @@ def _counted_full(case: Case, names: Names, excluded: Collection[str]) -> Iterat
         there = node.pools.get(pool)
         return not node.atelet_ready, there is None or there.value is None, -node.fullness, node.name
 
-    full = [node for node in case.ledger.claims.nodes.values() if _full(node, counted) and node.name in names]
-    yield from (node for node in sorted(full, key=rank) if _takes(case, node, names, excluded))
+    full = [node for node in case.ledger.claims.nodes.values() if _full(node, counted) and node.name in sent]
+    yield from (node for node in sorted(full, key=rank) if _takes(case, node, sent, excluded))
 
 
-def _takes(case: Case, node: Node, names: Names, excluded: Collection[str]) -> bool:
-    return node.name in names and node.name not in excluded and not drop(case, node) and not no_room(case, node)
+def _takes(case: Case, node: Node, sent: Sent, excluded: Collection[str]) -> bool:
+    return node.name in sent and node.name not in excluded and not drop(case, node) and not no_room(case, node)
 
 
 def _ranked(case: Case) -> Iterator[Node]:
@@ -233,31 +233,31 @@ def _best_first(ranked: list[Ranked]) -> Iterator[Node]:
         yield heapq.heappop(ranked)[3]
 
 
-def _cold(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]:
+def _cold(case: Case, sent: Sent, excluded: Collection[str]) -> Iterator[Node]:
     """Unclaimed nodes that take this pod: of the zone where the pool will have the fewest ateoms, in the order of their
     names."""
     if zoned(case):
-        yield from _cold_by_zone(case, names, excluded)
+        yield from _cold_by_zone(case, sent, excluded)
         return
-    nodes, sent = case.ledger.nodes, names.all()
+    nodes, named = case.ledger.nodes, sent.all()
     # Usually the first few will do; only where more are refused is the whole list put in order.
     count = len(excluded) + 32
-    few = sorted(sent) if len(sent) < max(SORTED_BELOW, 4 * count) else heapq.nsmallest(count, sent)
+    few = sorted(named) if len(named) < max(SORTED_BELOW, 4 * count) else heapq.nsmallest(count, named)
     for rest in (False, True):
-        for name in (sorted(sent)[count:] if len(few) < len(sent) else ()) if rest else few:
+        for name in (sorted(named)[count:] if len(few) < len(named) else ()) if rest else few:
             node = nodes.get(name)
-            if node is None or node.claims or name in excluded or drop(case, node) or no_room(case, node):
+            if node is None or node.claim_count or name in excluded or drop(case, node) or no_room(case, node):
                 continue
             yield node
 
 
-def _cold_by_zone(case: Case, names: Names, excluded: Collection[str]) -> Iterator[Node]:
+def _cold_by_zone(case: Case, sent: Sent, excluded: Collection[str]) -> Iterator[Node]:
     """Each one that is yielded counts as filled: a caller that asks for more opens it too."""
     nodes = case.ledger.nodes
     zones: dict[str, list[str]] = {}
-    for name in names.all():
+    for name in sent.all():
         node = nodes.get(name)
-        if node is not None and not node.claims and name not in excluded:
+        if node is not None and not node.claim_count and name not in excluded:
             zones.setdefault(node.zone, []).append(name)
     for queue in zones.values():
         heapq.heapify(queue)

@@ -25,10 +25,9 @@ from ateplace.cluster.expiring import Expiring
 from ateplace.cluster.records import PodRecord
 from ateplace.cluster.state import Node
 from ateplace.extender.claim_writer import ClaimWriter
-from ateplace.extender.context import Case, Context, TryAgain
+from ateplace.extender.context import Case, Context, Sent, TryAgain
 from ateplace.extender.demand import Demand
 from ateplace.extender.filter.choose import Choice, choose
-from ateplace.extender.filter.placeholders import Names as Sent
 from ateplace.extender.filter.refused_pods import HoldWarm
 from ateplace.extender.fit import FILLED, answerable, drop, must_read, no_room
 from ateplace.extender.protocol import Names
@@ -67,7 +66,7 @@ class Call(Struct):
     """Nodes that had no room lately: read again when there are no others."""
     reads: int = 0
     denials: int = 0
-    refused: str = ""
+    not_claimed: str = ""
     """Why a node could not be claimed, when that passes by itself."""
     ahead: list[str] = field(default_factory=list)
     """Nodes that are claimed for the pods that come next."""
@@ -155,7 +154,7 @@ class Claiming:
             case = self._context.case(wanted)
             self.denied.expire(case.now)
             choice = choose(case, sent, excluded=self.denied, hold=self._hold.holds(case))
-            if choice is None or not case.claims:
+            if choice is None or not case.claims_node:
                 return False
             read = must_read(case, choice.node)
             if not read:
@@ -180,7 +179,7 @@ class Claiming:
     def _not_claimed(self, call: Call, name: str, error: errors.KubeError) -> None:
         log.info("node cannot be claimed", extra={"node": name, "reason": str(error)})
         if isinstance(error, errors.NotFound | errors.Conflict):
-            call.refused = f"{name} cannot be claimed: {error}"
+            call.not_claimed = f"{name} cannot be claimed: {error}"
         else:
             call.denials += 1
             self.denied.put(name, None, time.monotonic())

@@ -188,10 +188,10 @@ class Filter:
 
     def _refuse(self, case: Case, call: Call) -> FilterResult:
         """Why no node will do; TryAgain when that passes by itself: a refusal would let the scheduler preempt."""
-        if call.refused:
-            raise TryAgain(call.refused)
+        if call.not_claimed:
+            raise TryAgain(call.not_claimed)
         case.ledger.picks.forget(case.demand.uid)
-        if case.served and case.claims:
+        if case.served and case.claims_node:
             self._claiming.ahead(case, unserved(case, call.sent))
         reasons = refusals(case, dict.fromkeys(call.sent.all()), hold=call.holds, denied=self._claiming.denied)
         if not reasons:
@@ -204,7 +204,7 @@ class Filter:
         under = rules_of(case.ledger, case.demand.pool)
         if call.holds and HELD_BACK in reasons.values():
             self._retry.later(case.demand, call.sent, self._hold.left(case), under)
-        elif case.claims:
+        elif case.claims_node:
             self._retry.later(case.demand, Among(said.reasons), under=under)
         if not (call.tried or call.reads or call.holds or PROMISED in reasons.values()):
             self._refusals.put(case, said)  # nothing was tried, so the same question has the same answer

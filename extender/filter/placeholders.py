@@ -11,26 +11,17 @@ The order of preference, better first:
 One exception to 2: when all the pool's placeholders are on the one node that is best, a cold node is opened
 for this one. A pool's headroom is on two nodes at least, wherever there are two.
 
-Placeholders of a pool whose headroom is not warm go by the same order, but claim nothing (`Case.claims`).
+Placeholders of a pool whose headroom is not warm go by the same order, but claim nothing (`Case.claims_node`).
 """
 
 from collections.abc import Collection, Iterable
-from typing import Protocol
 
 from ateplace.cluster.state import Node
-from ateplace.extender.context import Case
+from ateplace.extender.context import Case, Sent
 from ateplace.extender.fit import drop, no_room, placeholders_by_zone, zoned
 
 
-class Names(Protocol):
-    """The nodes that the scheduler sent (`extender.protocol.Names`)."""
-
-    def __contains__(self, name: str) -> bool: ...
-
-    def all(self) -> list[str]: ...
-
-
-def steer(case: Case, names: Names, excluded: Collection[str]) -> Node | None:
+def steer(case: Case, sent: Sent, excluded: Collection[str]) -> Node | None:
     """The node for this placeholder; None when none of those sent will do."""
     attempt = case.ledger.picks.attempts.get(case.demand.uid)
     avoid = attempt.avoid if attempt else ()
@@ -39,16 +30,16 @@ def steer(case: Case, names: Names, excluded: Collection[str]) -> Node | None:
     def rank(node: Node) -> tuple[bool, int, int, int, str]:
         return node.name in avoid, -node.warmth(), zones.get(node.zone, 0), _here(case, node), node.name
 
-    best = min(_fitting(case, names, case.ledger.claims.nodes, excluded), key=rank, default=None)
+    best = min(_fitting(case, sent, case.ledger.claims.nodes, excluded), key=rank, default=None)
     if best is not None and best.name not in avoid and not _all_on(case, best):
         return best
-    unclaimed = (name for name in names.all() if name not in case.ledger.claims.nodes)
-    cold = min(_fitting(case, names, unclaimed, {*excluded, *avoid}), key=rank, default=None)
-    return cold or best or min(_fitting(case, names, names.all(), excluded), key=rank, default=None)
+    unclaimed = (name for name in sent.all() if name not in case.ledger.claims.nodes)
+    cold = min(_fitting(case, sent, unclaimed, {*excluded, *avoid}), key=rank, default=None)
+    return cold or best or min(_fitting(case, sent, sent.all(), excluded), key=rank, default=None)
 
 
-def _fitting(case: Case, names: Names, among: Iterable[str], excluded: Collection[str]) -> list[Node]:
-    nodes = (case.ledger.nodes.get(name) for name in among if name not in excluded and name in names)
+def _fitting(case: Case, sent: Sent, among: Iterable[str], excluded: Collection[str]) -> list[Node]:
+    nodes = (case.ledger.nodes.get(name) for name in among if name not in excluded and name in sent)
     return [node for node in nodes if node and not drop(case, node) and not no_room(case, node)]
 
 

@@ -28,9 +28,8 @@ from ateplace import errors
 from ateplace.cluster.ledger import Ledger
 from ateplace.cluster.resources import Shape
 from ateplace.extender import decision_log
-from ateplace.extender.context import Case, TryAgain
+from ateplace.extender.context import Case, Sent, TryAgain
 from ateplace.extender.demand import Demand
-from ateplace.extender.filter.placeholders import Names
 
 SAME_SECONDS: Final = 1.0
 """For how long a refusal is given again."""
@@ -68,7 +67,7 @@ class RefusalCache:
     def __init__(self) -> None:
         self._given: dict[tuple[Key, str], Given] = {}
 
-    def get(self, case: Case, sent: Names) -> Refusal | None:
+    def get(self, case: Case, sent: Sent) -> Refusal | None:
         """What a pod like this one was told a moment ago about these very nodes."""
         given = self._given.get((_kind(case.demand), case.demand.template)) if self._given else None
         if given is None or given.generation != case.ledger.generation:
@@ -122,7 +121,7 @@ class Among:
 
 class Wait(Struct, gc=False):
     demand: Demand
-    names: Names
+    sent: Sent
     delay: float
     timer: asyncio.TimerHandle
     under: object = None
@@ -135,34 +134,34 @@ class Retry:
     """`waits`: whether such a pod waits. `claim`: claim the node that it would get now, and say whether that was
     acknowledged."""
 
-    def __init__(self, waits: Callable[[Demand], bool], claim: Callable[[Demand, Names], Awaitable[bool]]) -> None:
+    def __init__(self, waits: Callable[[Demand], bool], claim: Callable[[Demand, Sent], Awaitable[bool]]) -> None:
         self._waits = waits
         self._claim = claim
         self._kinds: dict[Key, Wait] = {}
         """The one that was refused longest ago first."""
 
-    def later(self, demand: Demand, names: Names, delay: float = 0.0, under: object = None) -> None:
+    def later(self, demand: Demand, sent: Sent, delay: float = 0.0, under: object = None) -> None:
         """Such a pod was not placed, under these rules; look again after `delay` seconds, or soon."""
         key = _kind(demand)
         self._forget(key)
         if len(self._kinds) >= MOST:
             self._forget(next(iter(self._kinds)))
-        self._start(key, demand, names, delay or FIRST, under)
+        self._start(key, demand, sent, delay or FIRST, under)
 
     def changed(self, pool: str, rules: object) -> None:
         """A pool may have other rules now: then look again soon."""
         for key, wait in tuple(self._kinds.items()):
             if key[0] == pool and wait.under != rules:
                 self._forget(key)
-                self._start(key, wait.demand, wait.names, FIRST, rules)
+                self._start(key, wait.demand, wait.sent, FIRST, rules)
 
     def close(self) -> None:
         for key in tuple(self._kinds):
             self._forget(key)
 
-    def _start(self, key: Key, demand: Demand, names: Names, delay: float, under: object) -> None:
+    def _start(self, key: Key, demand: Demand, sent: Sent, delay: float, under: object) -> None:
         timer = asyncio.get_running_loop().call_later(delay, self._begin, key)
-        self._kinds[key] = Wait(demand, names, delay, timer, under)
+        self._kinds[key] = Wait(demand, sent, delay, timer, under)
 
     def _begin(self, key: Key) -> None:
         wait = self._kinds[key]
@@ -173,13 +172,13 @@ class Retry:
         waits = self._waits(wait.demand)
         if waits:
             try:
-                claimed = await self._claim(wait.demand, wait.names)
+                claimed = await self._claim(wait.demand, wait.sent)
             except (TryAgain, errors.KubeError, TimeoutError):
                 claimed = False  # it was logged where it failed
         if self._kinds.get(key) is wait:
             del self._kinds[key]
             if waits and not claimed:
-                self._start(key, wait.demand, wait.names, min(2 * wait.delay, LAST), wait.under)
+                self._start(key, wait.demand, wait.sent, min(2 * wait.delay, LAST), wait.under)
 
     def _forget(self, key: Key) -> None:
         if wait := self._kinds.pop(key, None):

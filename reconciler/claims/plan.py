@@ -109,7 +109,7 @@ def decide(ledger: Ledger, unbound: Unbound, name: str, now: float, settings: Se
         add=tuple(add),
         release=tuple(release),
         label=_label(node, node.record, adding=bool(add)),
-        last=bool(release) and not (add or homeless) and len(release) == node.claims,
+        last=bool(release) and not (add or homeless) and len(release) == node.claim_count,
         no_room=no_room,
         again=None if again == inf else again,
     )
@@ -135,7 +135,7 @@ def readable(value: str) -> bool:
 
 
 def _label(node: Node, record: NodeRecord, *, adding: bool) -> bool | None:
-    if node.claims or adding:
+    if node.claim_count or adding:
         return None if record.labelled else True
     if names.NODE_LABEL in record.labels and not node.ateoms:
         return False

@@ -262,7 +262,7 @@ class NodeClaims:
     def _note_claims(self, name: str) -> None:
         """Report claims that have appeared, from whichever replica; one that was only touched has been reported."""
         node = self._view.ledger.nodes.get(name)
-        if node is None or node.record is None or not node.claims:
+        if node is None or node.record is None or not node.claim_count:
             self._told.pop(name, None)
             return
         uid, claimed = node.record.uid, _claiming(node)

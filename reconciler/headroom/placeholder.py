@@ -155,7 +155,7 @@ def deployment_record(deployment: Deployment, webhook: Webhook) -> DeploymentRec
     pool_uid = uid if ours or owner is None else owner.uid
     replicas = 1 if deployment.spec.replicas is None else deployment.spec.replicas
     if len(meta.labels or {}) > LABELS:
-        raise ValueError(f"{len(meta.labels or {})} labels: more than {LABELS} are not taken")
+        raise ValueError(f"{len(meta.labels or {})} labels: more than {LABELS} are not accepted")
     return DeploymentRecord(
         namespace=meta.namespace,
         name=meta.name,

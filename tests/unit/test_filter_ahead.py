@@ -132,7 +132,7 @@ def test_a_burst_of_pods_with_preferences_takes_as_many_nodes_as_it_needs() -> N
         choice = choose(case(known, uid=str(each), choosy=True), sent(*(name for name in NAMES if name not in full)))
         assert choice
         for one in (choice.node, *choice.ahead):
-            if not one.claims:
+            if not one.claim_count:
                 opened(known, one.name)
         known.picks.assume(str(each), "A", choice.node.name, SMALL, now=0)
         used[choice.node.name] = used.get(choice.node.name, 0) + 1

@@ -5,10 +5,9 @@ import asyncio
 import pytest
 
 from ateplace import errors
-from ateplace.extender.context import TryAgain
+from ateplace.extender.context import Sent, TryAgain
 from ateplace.extender.demand import Demand
 from ateplace.extender.filter import refused_pods
-from ateplace.extender.filter.placeholders import Names
 from ateplace.extender.filter.refused_pods import MOST, Among, Retry
 from tests.unit.cluster import SMALL
 from tests.unit.kube_server import until
@@ -24,7 +23,7 @@ def test_the_last_one_refused_stands_for_all_that_want_the_same_until_it_would_b
     monkeypatch.setattr(refused_pods, "FIRST", 0.01)
     looks: list[str] = []
 
-    async def claim(wanted: Demand, names: Names) -> bool:
+    async def claim(wanted: Demand, names: Sent) -> bool:
         looks.append(f"{wanted.uid} {names.all()} {'n2' in names}")
         return len(looks) == 3
 
@@ -85,7 +84,7 @@ def test_a_pod_that_waits_no_longer_is_not_looked_at_and_memory_is_bounded(monke
     monkeypatch.setattr(refused_pods, "FIRST", 0.01)
     looks: list[str] = []
 
-    async def claim(wanted: Demand, _: Names) -> bool:
+    async def claim(wanted: Demand, _: Sent) -> bool:
         looks.append(wanted.uid)
         return True
 

@@ -42,7 +42,7 @@ class Growing:
         choice = choose(case(self.known, uid=uid), Names(json.dumps(free).encode()))
         assert choice is not None
         for version, each in enumerate((choice.node, *choice.ahead), 2):
-            opened = not each.claims
+            opened = not each.claim_count
             self.known.claims.sending(each.name, "A", "t")
             self.known.claims.acknowledge(
                 each.name, f"{each.name}-uid", "A", value="t", version=version, sent=0, now=0, opened=opened
