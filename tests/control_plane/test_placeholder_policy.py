@@ -188,6 +188,7 @@ VIOLATIONS: list[tuple[str, str, Any, str]] = [
     ("rights", "windowsOptions", {"hostProcess": False}, RIGHTS),
 ]
 TAKEN_SINCE = {
+    ("pod", "hostnameOverride"): (1, 35),
     ("pod", "resourceClaims"): (1, 34),
     ("pod", "resources"): (1, 34),
     ("container", "restartPolicy"): (1, 35),
