@@ -30,6 +30,7 @@ import math
 import statistics
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -42,7 +43,7 @@ from ateplace.local import ControlPlane, substrate, webhooks
 from ateplace.local.api import Object
 from ateplace.local.scheduling import Scheduling
 from ateplace.settings import Cluster
-from bench.recorder import Recorder, Result, api_requests, bindings, cpu_seconds, early, process_with
+from bench.recorder import Recorder, Result, api_requests, bindings, cpu_seconds, early, ended, process_with
 
 STOCK = "stock"
 NAMESPACE, REVIEWED = "burst", "burst-reviewed"
@@ -146,9 +147,11 @@ class Bench:
         zones: int = 0,
         rate: float = 0.0,
         keep: bool = False,
+        patience: float = 0.0,
     ) -> Result:
         """One burst: so many a second, or all at once. `zones`: in how many the nodes are in a run with zones; in all
-        others they are in none. `keep`: its pods are there in the next run too."""
+        others they are in none. `keep`: its pods are there in the next run too. `patience`: what is not bound after so
+        many seconds is left out; without it, all must be."""
         self.number += 1
         self.locate(zones if kind == "zones" else 0)
         code = {0: self.before} if kind == "before" and self.before else {}
@@ -163,6 +166,7 @@ class Bench:
         written = self.rig.metric("ateplace_extender_claims_total", result="written")
         failed = self.rig.metric("ateplace_extender_calls_total", result="error")
         namespace = REVIEWED if kind == "together" else NAMESPACE
+        known = [(0.0, {"object": node}) for node in self.plane.api.list("/api/v1/nodes", resourceVersion="0")]
         asked = api_requests(self.plane)
         # Nodes are watched in every kind of run, so that watching costs all of them the same.
         watches = (f"/api/v1/namespaces/{namespace}/pods", "/api/v1/nodes")
@@ -171,22 +175,28 @@ class Bench:
             label = {names.NODE_LABEL: "true"} if kind == "atelet" else {}
             patches = count if kind in {"limit", "atelet"} else 0
             sent = asyncio.run(self.create(namespace, pods, patches, label, rate))
-            self.wait_bound(namespace, count)
+            try:
+                self.wait_bound(namespace, patience or 120 + count / 10)
+            except AssertionError:
+                if not patience:
+                    raise
             result = Result(requests=api_requests(self.plane) - asked)
             result.cpu = {name: cpu_seconds(pid) - before[name] for name, pid in pids.items()}
             for recorder in (watched, nodes):
                 recorder.reach_present()
-            bound = bindings(watched.events())
+            seen = watched.events()
+            bound = {name: one for name, one in bindings(seen).items() if name in sent}
+            result.ended = ended(seen, sent)
             result.seconds = [at - sent[name] for name, (at, *_) in bound.items()]
             result.created = count / (max(sent.values()) - min(sent.values()) or 1.0)
-            result.bound = count / (max(at for at, *_ in bound.values()) - min(sent.values()))
+            result.bound = len(bound) / (max(at for at, *_ in bound.values()) - min(sent.values()))
             result.nodes = len({node for _, _, node, _ in bound.values()})
             result.patches = int(self.rig.metric("ateplace_extender_claims_total", result="written") - written)
             result.errors = int(self.rig.metric("ateplace_extender_calls_total", result="error") - failed)
-            result.early = early(bound, nodes.events()) if ours else 0
+            result.early = early(bound, known + nodes.events()) if ours else 0
         if not keep:
             self.clean()
-        assert len(result.seconds) == count, f"{len(result.seconds)} of {count} seen bound"
+        assert patience or len(result.seconds) == count, f"{len(result.seconds)} of {count} seen bound"
         return result
 
     def locate(self, zones: int) -> None:
@@ -228,11 +238,11 @@ class Bench:
     def node_names(self) -> list[str]:
         return [node["metadata"]["name"] for node in self.plane.api.list("/api/v1/nodes", resourceVersion="0")]
 
-    def wait_bound(self, namespace: str, count: int) -> None:
-        query = {"fieldSelector": "spec.nodeName=", "limit": "1", "resourceVersion": "0"}
+    def wait_bound(self, namespace: str, seconds: float) -> None:
+        query = {"labelSelector": names.POOL_LABEL, "fieldSelector": "spec.nodeName=", "limit": "1"}
         path = f"/api/v1/namespaces/{namespace}/pods"
-        waited = 120 + count / 10
-        self.plane.wait(lambda: not self.plane.api.list(path, **query), timeout=waited, why="all bound", every=0.25)
+        unbound = partial(self.plane.api.list, path, resourceVersion="0", **query)
+        self.plane.wait(lambda: not unbound(), timeout=seconds, why="all bound", every=0.25)
 
     def clean(self) -> None:
         """No pods, no claims, no atelet: the next run starts cold."""

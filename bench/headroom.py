@@ -18,7 +18,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,29 +120,20 @@ class Bench:
         """As many pods of the default scheduler, one after another, for each of which one must go when all is full: of
         a Deployment of pods with our placeholders' priority, which are made anew as ours are."""
         path = f"/api/v1/namespaces/{stage.namespace}/pods"
-        low = f"/apis/apps/v1/namespaces/{stage.namespace}/deployments"
-
-        def bound_with(label: str) -> int:
-            return len(self.plane.api.list(path, labelSelector=label, fieldSelector="spec.nodeName!="))
-
         if full:
             free = SLOTS * len(self.plane.api.list("/api/v1/nodes")) - sum(map(slots, self.plane.api.list(path)))
-            labels = {VICTIM: "low"}
-            template = one_slot("", labels, {"priorityClassName": LOW})
-            spec = {"replicas": free, "selector": {"matchLabels": labels}, "template": template}
-            self.plane.api.post(low, {"metadata": {"name": "low"}, "spec": spec})
-            self.plane.wait(lambda: bound_with(VICTIM) == free, timeout=60, why="a full cluster")
+            low = overprovision(self.plane, stage.namespace, free, {"priorityClassName": LOW})
         high = {"priorityClassName": HIGH}
 
         with Watched(self.plane, path) as pods:
             began = time.perf_counter()
             for made in range(1, BURST + 1):
                 self.plane.api.post(path, one_slot(f"high-{made}", {STOCK: "high"}, high))
-                self.plane.wait(lambda made=made: bound_with(STOCK) == made, timeout=60, why="all bound", every=0.1)  # type: ignore[misc]
+                self.plane.wait(lambda made=made: bound_with(self.plane, path, STOCK) == made, 60, "all bound", 0.1)  # type: ignore[misc]
             time.sleep(0.5)  # for the last events to arrive here
             created, bound = lives(pods.events(), STOCK)
         if full:
-            self.plane.api.delete(f"{low}/low")
+            self.plane.api.delete(low)
         return Burst(
             bound=[at - created[uid] for uid, (at, _) in bound.items()],
             served=[0.0],
@@ -192,8 +183,27 @@ def lives(events: list[tuple[float, Object]], label: str) -> tuple[dict[str, flo
     return created, bound
 
 
-def one_slot(name: str, labels: dict[str, str], spec: Object) -> Object:
-    container = {"name": "c", "image": "registry.example/c:1", "resources": {"requests": dict(SLOT)}}
+def overprovision(
+    plane: ControlPlane, namespace: str, count: int, spec: Object, requests: Mapping[str, str] = SLOT
+) -> str:
+    """A Deployment of so many pods that give way, all on nodes, as an overprovisioner without us has it; its path."""
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    labels = {VICTIM: "low"}
+    template = one_slot("", labels, spec, requests)
+    wanted = {"replicas": count, "selector": {"matchLabels": labels}, "template": template}
+    plane.api.post(path, {"metadata": {"name": "low"}, "spec": wanted})
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    plane.wait(lambda: bound_with(plane, pods, VICTIM) == count, timeout=60 + count / 10, why="a full cluster")
+    return f"{path}/low"
+
+
+def bound_with(plane: ControlPlane, pods: str, label: str) -> int:
+    """How many pods with this label are on nodes."""
+    return len(plane.api.list(pods, labelSelector=label, fieldSelector="spec.nodeName!="))
+
+
+def one_slot(name: str, labels: dict[str, str], spec: Object, requests: Mapping[str, str] = SLOT) -> Object:
+    container = {"name": "c", "image": "registry.example/c:1", "resources": {"requests": dict(requests)}}
     spec = {"containers": [container], "terminationGracePeriodSeconds": 0, **spec}
     return {"metadata": {"name": name, "labels": labels}, "spec": spec}
 

@@ -10,6 +10,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,6 +118,8 @@ class Result:
     """Pods a second, from the first create to the last."""
     bound: float = 0.0
     """Pods a second, from the first create to the last binding."""
+    ended: int = 0
+    """Other pods that were on a node, and are gone."""
 
     def percentile(self, share: float) -> float:
         ordered = sorted(self.seconds)
@@ -133,6 +136,12 @@ def bindings(events: list[tuple[float, Object]]) -> dict[str, tuple[float, int, 
             pool = meta.get("labels", {}).get(names.POOL_UID_LABEL, "")
             found[meta["name"]] = (at, int(meta["resourceVersion"]), node, pool)
     return found
+
+
+def ended(events: list[tuple[float, Object]], but: Container[str]) -> int:
+    """How many pods that were on a node were deleted, but for those with these names."""
+    gone = [event["object"] for _, event in events if event["type"] == "DELETED"]
+    return sum(bool(pod["spec"].get("nodeName")) and pod["metadata"]["name"] not in but for pod in gone)
 
 
 def early(bound: dict[str, tuple[float, int, str, str]], nodes: list[tuple[float, Object]]) -> int:
