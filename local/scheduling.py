@@ -83,7 +83,7 @@ class Scheduling:
         self.wait_ready()
         if self.replicas > 1:
             self._alternator = Alternator(self.directory, self.ports)
-        self.plane.add_scheduler(self.name, self.configuration())
+        self.plane.add_scheduler(self.name, self.configuration(), env=environment())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -252,6 +252,14 @@ class Alternator:
         self._server.server_close()
         for client in self._clients:
             client.close()
+
+
+def environment() -> dict[str, str]:
+    """What the shipped manifest tells the scheduler's runtime."""
+    documents = yaml.safe_load_all((DEPLOY / "scheduler" / "scheduler.yaml").read_text("utf-8"))
+    deployment = next(document for document in documents if document["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return {entry["name"]: entry["value"] for entry in container["env"]}
 
 
 def _context(directory: Path) -> ssl.SSLContext:
