@@ -168,7 +168,7 @@ class Extender(Group):
     """Seconds a verb may take; keep it under half of the scheduler's `httpTimeout`."""
     open_ahead: int = Field(24, ge=0, le=64)
     """Most cold nodes that are claimed at once, ahead of the pods that will need them."""
-    nominate_nodes: int = Field(2000, ge=0, le=1_000_000)
+    nominate_nodes: int = Field(6000, ge=0, le=1_000_000)
     """On clusters of at least so many nodes, pods that wait behind another are nominated to a node; 0 means never."""
     ateoms_per_node: int = Field(0, ge=0, le=10_000)
     """Most ateoms on one node; 0 means as many as fit. Two replicas that answer at the same time may exceed it."""

@@ -48,7 +48,7 @@ SECONDS, LIMIT = 30, 1.0
 LADDER = 1.4
 SIXTY_FOUR = {**SMALL, "cpu": "120m"}
 """So many and one fit on a node."""
-FIRST = {100: 60.0, 1000: 50.0, 5000: 20.0}
+FIRST = {100: 100.0, 1000: 80.0, 5000: 50.0}
 """The ladder's first rate, by nodes."""
 FAITHFUL = 0.95
 """The share of a rate that must really have been created; else the machine, not the scheduler, is the limit."""
