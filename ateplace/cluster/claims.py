@@ -36,6 +36,9 @@ ANNOTATION_BYTES: Final = 256 * 1024
 """The API server takes no more than this on one object, keys and values together."""
 CLAIM_BYTES: Final = 128
 """The most that one claim takes: the prefix, a UID, a time."""
+UNDER_WAY: Final = 16
+"""Writes to one node that are remembered beside its claims; of more, those that no claim shows are forgotten. A write
+that is forgotten looks like another process's, so the node is not our own."""
 _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -56,8 +59,10 @@ class Claims:
         if record.claims != known and any(
             value not in {known.get(pool), node.wrote.get(pool)} for pool, value in record.claims.items()
         ):
-            node.others_wrote = now
+            node.others_wrote, node.others_version = now, record.version
         node.record = record
+        if len(node.wrote) > len(record.claims) + UNDER_WAY:
+            node.wrote = {pool: node.wrote[pool] for pool in record.claims if pool in node.wrote}
         node.room = dict(record.allocatable)
         if node.own and not self.is_ours(record.name, record.claims):
             _not_own(node)
@@ -134,7 +139,8 @@ class Claims:
             if there.value != value and node.record.version < version:
                 self._set_claim(node, pool_uid, there, value, now)
             there.sent, there.version = max(there.sent, sent), version
-        if opened and (node.record.version < version or self.is_ours(name, node.record.claims)):
+        alone = node.record.version < version or self.is_ours(name, node.record.claims)
+        if opened and alone and node.others_version < version:
             node.own = True
         self._tables.tell_node(name)
 

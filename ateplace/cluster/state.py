@@ -115,6 +115,8 @@ class Node(Struct, gc=False):
     """Pool UID to the value that this process last sent."""
     others_wrote: float = -inf
     """When this process last saw a claim here change that it had not written itself."""
+    others_version: int = 0
+    """The Node's resourceVersion with that change."""
 
     def warmth(self) -> Warmth:
         if not self.claim_count:

@@ -33,8 +33,8 @@ def atelet(
     return cluster.atelet(on, uid=uid, bound=bound, ready=ready, daemonset=daemonset)
 
 
-def acknowledge(ledger: Ledger, version: int, *, sent: float = 0.0, value: str = "t") -> None:
-    ledger.claims.acknowledge("n1", "n1-uid", "A", value=value, version=version, sent=sent, now=sent)
+def acknowledge(ledger: Ledger, version: int, *, sent: float = 0.0, value: str = "t", opened: bool = False) -> None:
+    ledger.claims.acknowledge("n1", "n1-uid", "A", value=value, version=version, sent=sent, now=sent, opened=opened)
 
 
 def answerable(ledger: Ledger, after: float) -> bool:

@@ -6,6 +6,7 @@ from math import inf
 import pytest
 from msgspec import structs
 
+from ateplace.cluster.claims import UNDER_WAY
 from ateplace.cluster.ledger import EXPIRY, UNSEEN, Ledger
 from ateplace.cluster.state import Reading, State, Warmth
 from tests.unit import cluster
@@ -86,6 +87,28 @@ def test_our_own_write_is_not_answered_once_somebody_has_removed_the_label(quick
         assert answerable(ledger, -1)
         ledger.node_seen(removed, 1)
     assert not answerable(ledger, -1)
+
+
+def test_a_node_that_another_process_claimed_before_our_opening_was_answered_is_not_our_own() -> None:
+    ledger = Ledger()
+    ledger.node_seen(node(version=1), 0)
+    ledger.claims.sending("n1", "A", "t")
+    ledger.node_seen(node(version=2, A="t"), 1)
+    ledger.node_seen(node(version=3, A="t", B="theirs"), 1)
+    ledger.claims.sending("n1", "B", "u")
+    ledger.node_seen(node(version=4, A="t", B="u"), 2)  # now every value is one that we wrote
+    acknowledge(ledger, 2, opened=True)
+    assert not ledger.nodes["n1"].own
+
+
+def test_what_this_process_wrote_is_not_remembered_for_every_pool_that_ever_came_by() -> None:
+    ledger = Ledger()
+    ledger.node_seen(node(B="theirs"), 0)
+    for version in range(2, 1000, 2):
+        ledger.claims.sending("n1", f"A{version}", "t")
+        ledger.node_seen(node(version=version, B="theirs", **{f"A{version}": "t"}), version)
+        ledger.node_seen(node(version=version + 1, B="theirs"), version)
+    assert len(ledger.nodes["n1"].wrote) <= 1 + UNDER_WAY
 
 
 def test_another_node_under_the_same_name_has_none_of_the_old_ones_claims() -> None:
