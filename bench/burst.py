@@ -32,6 +32,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -60,8 +61,13 @@ LARGE = {"cpu": "5", "memory": "4Gi"}
 NOMINATING = {"nominated": 1, "unaided": 0}
 """From how many nodes on pods are nominated; else as the setting says."""
 OURS = ("extender", "zones", "before", "nominated", "unaided", "together")
-TARGETS = {"small": {"extender": 1.25, "together": 1.5}, "large": {"extender": 2.2, "together": 2.5}}
-"""P99 against stock."""
+JUDGED = ("extender", "together")
+TARGETS = {"small": ("stock", 1.1), "large": ("atelet", 1.1)}
+"""P99 against that of another kind. Where every pod opens a node, as many atelets start: that is nobody's fault."""
+MANY, MANY_TARGET = 5000, 1.25
+"""From so many nodes on, where looking at all of them is felt, small pods have another target."""
+CPU = 1.0
+"""Milliseconds of the extender for each pod."""
 ZONES_TARGET = 1.1
 """P99 with zones against that without."""
 
@@ -271,46 +277,55 @@ def report(case: Case, kinds: dict[str, list[Result]]) -> tuple[dict[str, object
     print(f"\n{case} (medians of {case.runs} runs; optimum {case.optimum} nodes)", flush=True)
     print(f"{'':8} {'P50':>8} {'P90':>8} {'P99':>8} nodes patches requests  CPU extender scheduler")
     slow: dict[str, float] = {}
+    burnt: dict[str, float] = {}
     for kind, results in kinds.items():
         middle = [statistics.median(one.percentile(share) for one in results) for share in (0.5, 0.9, 0.99)]
         slow[kind] = middle[2]
         times = " ".join(f"{1000 * value:>5.0f} ms" for value in middle)
         counts = [statistics.median(getattr(one, name) for one in results) for name in ("nodes", "patches", "requests")]
         cpu = [1000 * statistics.median(one.cpu[name] for one in results) for name in ("extender", "scheduler")]
+        burnt[kind] = cpu[0] / case.pods
         numbers = f"{counts[0]:>5.0f} {counts[1]:>7.0f} {counts[2]:>8.0f} {cpu[0]:>10.0f} ms {cpu[1]:>6.0f} ms"
         print(f"{kind:8} {times} {numbers}")
     ours = [one for kind in OURS for one in kinds.get(kind, ())]
-    figures: dict[str, object] = {
-        f"{kind} P99 ×": round(seconds / slow["stock"], 2) for kind, seconds in slow.items() if kind != "stock"
-    }
-    over = slow["zones"] / slow["extender"] if {"zones", "extender"} <= slow.keys() else 0.0
-    if over:
-        figures["zones P99 × extender"] = round(over, 2)
-    if {"before", "extender"} <= slow.keys():
-        figures["extender P99 × before"] = round(slow["extender"] / slow["before"], 2)
-    used = statistics.median(one.nodes for one in ours)
+    figures: dict[str, object] = {f"{kind} P99 ×": ratio for kind, ratio in ratios(slow, "stock").items()}
+    for one, other in (("zones", "extender"), ("extender", "before"), ("extender", "atelet"), ("together", "atelet")):
+        if one in slow and other in slow:
+            figures[f"{one} P99 × {other}"] = ratios(slow, other)[one]
     figures |= {
-        "nodes": used,
+        "nodes": statistics.median(one.nodes for one in ours),
         "optimum": case.optimum,
         "stock nodes": statistics.median(one.nodes for one in kinds["stock"]),
         "patches a node": round(statistics.median(one.patches / one.nodes for one in ours), 2),
+        "extender CPU ms a pod": {kind: round(value, 2) for kind, value in burnt.items() if kind in OURS},
         "bound before claimed": sum(one.early for one in ours),
         "errors": sum(one.errors for one in ours),
     }
     print(json.dumps(figures, ensure_ascii=False), flush=True)
-    missed = [
-        f"{case}: {kind} P99 {slow[kind] / slow['stock']:.2f} × stock, not {target}"
-        for kind, target in TARGETS[case.size].items()
-        if case.judged and slow.get(kind, 0.0) > target * slow["stock"]
-    ]
-    if case.judged and over > ZONES_TARGET:
-        missed.append(f"{case}: with zones P99 {over:.2f} × of that without, not {ZONES_TARGET}")
-    if used > 1.1 * case.optimum:
-        missed.append(f"{case}: {used} nodes, not {case.optimum}")
-    if statistics.median(one.patches / one.nodes for one in ours) > 1.25:
-        missed.append(f"{case}: too many patches")
-    missed += [f"{case}: {what}" for what in ("bound before claimed", "errors") if figures[what]]
-    return figures, missed
+    return figures, missed(case, slow, burnt, figures)
+
+
+def ratios(slow: dict[str, float], against: str) -> dict[str, float]:
+    return {kind: round(seconds / slow[against], 2) for kind, seconds in slow.items() if kind != against}
+
+
+def missed(case: Case, slow: dict[str, float], burnt: dict[str, float], figures: dict[str, Any]) -> list[str]:
+    """What did not reach its target; a single run is judged by its counts only."""
+    found = []
+    against, target = TARGETS[case.size]
+    target = MANY_TARGET if case.size == "small" and case.nodes >= MANY else target
+    for kind in JUDGED if case.judged else ():
+        if kind in slow and against in slow and (ratio := ratios(slow, against)[kind]) > target:
+            found.append(f"{case}: {kind} P99 {ratio} × {against}, not {target}")
+        if burnt.get(kind, 0.0) > CPU:
+            found.append(f"{case}: {kind} takes {burnt[kind]:.2f} ms of the extender's CPU a pod, not {CPU}")
+    if case.judged and (over := figures.get("zones P99 × extender", 0.0)) > ZONES_TARGET:
+        found.append(f"{case}: with zones P99 {over} × of that without, not {ZONES_TARGET}")
+    if figures["nodes"] > 1.1 * case.optimum:
+        found.append(f"{case}: {figures['nodes']} nodes, not {case.optimum}")
+    if figures["patches a node"] > 1.25:
+        found.append(f"{case}: too many patches")
+    return found + [f"{case}: {figures[what]} {what}" for what in ("bound before claimed", "errors") if figures[what]]
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
@@ -345,7 +360,7 @@ def main() -> int:
     options = parser.parse_args()
     settings = dict(item.split("=", 1) for item in options.set)
     wanted = cases(options)
-    missed: list[str] = []
+    misses: list[str] = []
     figures: dict[str, object] = {}
     for nodes in dict.fromkeys(case.nodes for case in wanted):
         with ControlPlane(lease_seconds=lease_seconds(nodes)) as plane:
@@ -364,11 +379,11 @@ def main() -> int:
                         for kind, found in results.items():
                             found.append(bench.run(kind, case.pods, case.requests, zones=case.zones))
                     figures[str(case)], more = report(case, results)
-                    missed += more
-    for line in missed:
+                    misses += more
+    for line in misses:
         print(f"missed: {line}")
-    print(json.dumps({"bench": "burst", **figures, "missed": missed, "ok": not missed}, ensure_ascii=False))
-    return int(bool(missed))
+    print(json.dumps({"bench": "burst", **figures, "missed": misses, "ok": not misses}, ensure_ascii=False))
+    return int(bool(misses))
 
 
 def lease_seconds(nodes: int) -> int:
