@@ -67,6 +67,10 @@ bench-burst: setup ## Bursts of ateoms against the stock scheduler, alternating 
 bench-rate: setup ## Ateoms at a steady rate, and other shapes of load, against the stock scheduler (ARGS=--help)
 	$(BIN)/python -m bench.rate $(ARGS)
 
+.PHONY: bench-profile
+bench-profile: setup ## Where CPU time goes in a burst; draws docs/images/flame-*.svg (about 5 minutes)
+	$(BIN)/python -m bench.profile $(ARGS)
+
 .PHONY: bench-headroom
 bench-headroom: setup ## A burst on a full cluster with and without headroom; draws docs/images/headroom.svg
 	$(BIN)/python -m bench.headroom $(ARGS)

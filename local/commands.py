@@ -112,7 +112,9 @@ def controller_manager(plane: "ControlPlane") -> list[str]:
     ]
 
 
-def scheduler(plane: "ControlPlane", name: str, config: Mapping[str, Any], kubeconfig: Path | None) -> list[str]:
+def scheduler(
+    plane: "ControlPlane", name: str, config: Mapping[str, Any], kubeconfig: Path | None, profiled: int
+) -> list[str]:
     document: dict[str, Any] = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -123,7 +125,12 @@ def scheduler(plane: "ControlPlane", name: str, config: Mapping[str, Any], kubec
     document["clientConnection"] = {**document.get("clientConnection", {}), "kubeconfig": str(identity)}
     path = plane.directory / f"scheduler-{name}.yaml"
     path.write_text(yaml.safe_dump(document))
-    return [str(plane.binaries["kube-scheduler"]), f"--config={path}", "--secure-port=0"]
+    argv = [str(plane.binaries["kube-scheduler"]), f"--config={path}", f"--secure-port={profiled}"]
+    if profiled:
+        secrets = plane.directory / "pki"
+        argv += [f"--tls-cert-file={secrets / 'apiserver.crt'}", f"--tls-private-key-file={secrets / 'apiserver.key'}"]
+        argv += ["--bind-address=127.0.0.1", "--authorization-always-allow-paths=/debug/pprof/*"]
+    return argv
 
 
 def kwok(plane: "ControlPlane") -> list[str]:

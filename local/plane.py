@@ -205,9 +205,11 @@ class ControlPlane:
         *,
         env: Mapping[str, str] | None = None,
         kubeconfig: Path | None = None,
+        profiled: int = 0,
     ) -> None:
-        """Run another kube-scheduler; `config` is a KubeSchedulerConfiguration, its kubeconfig is filled in."""
-        argv = commands.scheduler(self, name, config or {}, kubeconfig)
+        """Run another kube-scheduler; `config` is a KubeSchedulerConfiguration, its kubeconfig is filled in.
+        `profiled`: the port on which it shows its profiles to whoever asks."""
+        argv = commands.scheduler(self, name, config or {}, kubeconfig, profiled)
         self._schedulers = {**getattr(self, "_schedulers", {}), name: (argv, env)}
         self._spawn(f"scheduler-{name}", argv, env)
 
