@@ -1,6 +1,6 @@
-"""Bytes to structs and back. Decoders are made once per type; fields that a struct does not have are skipped.
+"""JSON to structs and back. Each type has one cached decoder; fields that a struct does not have are skipped.
 
-Whatever a foreign object holds, reading it ends in its struct, in `Unreadable` or in KubeError, never in anything else.
+Decoding an object of whatever content returns its struct or `Unreadable`, or raises KubeError; no other exception.
 """
 
 import re
@@ -15,21 +15,21 @@ from ateplace.kube.failures import UNDECODABLE, Status
 from ateplace.kube.objects import Bare, Metadata
 
 OBJECT_BYTES = 16 * 1024 * 1024
-"""The longest object taken, as an answer or as a watch event. etcd's limit is 1.5 MiB, and JSON may write each byte of
-a text as six."""
+"""Maximum size of an object, in a response or a watch event. etcd's limit is 1.5 MiB, and JSON may escape each byte of
+a string as six."""
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 LAZY_BYTES = 1024 * 1024
-"""Items of a longer list page are decoded one after the other: as Python objects they take several times the room."""
+"""Items of a larger list page are decoded one at a time: as Python objects they take several times the memory."""
 FAT_BYTES = 128 * 1024
-"""A longer object is cut down before it is decoded: of each list of resources in it, `RESOURCES` are left. One that
-names 22,000 would become ten times as many bytes of Python objects, which come and go all over the heap."""
+"""A larger object is trimmed before it is decoded: each of its resource lists is cut to `RESOURCES` entries. A list of
+22,000 would take ten times its size as Python objects, and fragment the heap."""
 RESOURCES = 32
-"""So many resources of one list are read of such an object, as the API server writes them: by name."""
+"""Entries kept of each resource list in such an object, in the API server's order (by name)."""
 FIRST = (b"cpu", b"memory", b"pods", b"ephemeral-storage")
-"""These in any case."""
+"""Always kept."""
 DEPTH = 64
-"""What is nested deeper is cut off, where it is too deep for the decoder. API servers take 10,000 levels in a custom
-resource; nothing that we read is so deep."""
+"""If an object is nested too deeply for the decoder, everything below this depth becomes null. API servers accept
+10,000 levels in a custom resource; nothing that we read is that deep."""
 
 RESOURCE_LIST = re.compile(rb'"(?:requests|limits|overhead|allocatable|allocatedResources)":\{')
 ODD = re.compile(rb"[\\{\[]")
@@ -60,7 +60,7 @@ def _decoder(type_: Any) -> "msgspec.json.Decoder[Any]":
 
 
 def decode(type_: type[T], body: Bytes, what: str) -> T:
-    """One object; raises KubeError when it is not what was asked for."""
+    """Decode one object; raises KubeError if it is not a `type_`."""
     try:
         return cast("T", _decoder(type_).decode(body))
     except UNDECODABLE as error:
@@ -68,14 +68,14 @@ def decode(type_: type[T], body: Bytes, what: str) -> T:
 
 
 def key(metadata: Metadata) -> str:
-    """ "namespace/name", or "name" for what is in no namespace."""
+    """ "namespace/name", or "name" for a cluster-scoped object."""
     return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
 
 
 def version(text: str) -> int:
-    """A resourceVersion as the number that it is; KubeError for anything else."""
+    """A resourceVersion as an integer; raises KubeError if it is not one."""
     if not (text.isascii() and text.isdigit() and len(text) <= 20):
-        raise KubeError(f"{text[:64]!r} is no resourceVersion that can be compared")
+        raise KubeError(f"{text[:64]!r} is not a numeric resourceVersion")
     return int(text)
 
 
@@ -124,14 +124,14 @@ class Failed(Struct, tag_field="type", tag="ERROR"):
 
 
 class Unreadable(Struct):
-    """An event or item whose object is not what its struct says; `why` is the decoder's reason."""
+    """An event or list item whose object does not match its struct; `why` is the decoder's error."""
 
     object: Bare
     why: str
 
 
 Items = Iterable[T | Unreadable]
-"""To be read once: a long page's are decoded on the way."""
+"""Can be iterated once: those of a large page are decoded lazily."""
 Event = Added[T] | Modified[T] | Deleted[T] | Bookmark | Failed | Unreadable
 
 
@@ -139,7 +139,7 @@ _event_decoders: dict[Any, "msgspec.json.Decoder[Any]"] = {}
 
 
 def _event_decoder(type_: Any) -> "msgspec.json.Decoder[Any]":
-    # One pass: the API server writes `type` first, so the struct is known before `object` begins.
+    # One pass: the API server writes `type` before `object`, so the struct is known in time.
     decoder = _event_decoders.get(type_)
     if decoder is None:
         union = Added[type_] | Modified[type_] | Deleted[type_] | Bookmark | Failed
@@ -148,7 +148,7 @@ def _event_decoder(type_: Any) -> "msgspec.json.Decoder[Any]":
 
 
 def decode_event(type_: type[T], line: bytes) -> Event[T]:
-    """One line of a watch; raises KubeError for what is no event at all."""
+    """Decode one line of a watch; raises KubeError if it is not an event."""
     try:
         return cast("Event[T]", _event_decoder(type_).decode(lean(line)))
     except UNDECODABLE as error:
@@ -158,11 +158,11 @@ def decode_event(type_: type[T], line: bytes) -> Event[T]:
                 return cast("Event[T]", bare)
             return Unreadable(bare.object, str(error))
         except UNDECODABLE:
-            raise KubeError(f"watch: cannot read an event: {error}") from error
+            raise KubeError(f"cannot read a watch event: {error}") from error
 
 
 def decode_page(type_: type[T], body: Bytes, what: str) -> tuple[ListMeta, Items[T]]:
-    """One page of a list; an item that cannot be read does not hide the others."""
+    """Decode one page of a list; an unreadable item does not hide the others."""
     if len(body) <= LAZY_BYTES:
         try:
             page = _decoder(Page[type_]).decode(body)  # type: ignore[valid-type]
@@ -187,8 +187,8 @@ def _decode_items(type_: type[T], items: list[Raw], what: str) -> Iterator[T | U
 
 
 def lean(text: bytes) -> bytes:
-    """The same JSON with fewer resources, where it is long. A string cannot be taken for a list of resources: quotes in
-    it are escaped."""
+    """The JSON of an object above `FAT_BYTES` with its resource lists trimmed; others unchanged. The pattern cannot
+    match within a string, where quotes are escaped."""
     if len(text) <= FAT_BYTES:
         return text
     parts: list[bytes] = []
@@ -196,7 +196,7 @@ def lean(text: bytes) -> bytes:
     for match in RESOURCE_LIST.finditer(text):
         start, end = match.end(), text.find(b"}", match.end())
         found = text.count(b'":"', start, end)
-        # As an API server writes them: names and amounts in quotes, and nothing else; the brace is in none of them.
+        # Only as an API server writes it: quoted names and amounts without escapes, and the brace not within quotes.
         plain = text.count(b'",', start, end) == found - 1 and not ODD.search(text, start, end)
         if found > RESOURCES and plain and text[end - 1 : end] == b'"' != text[end - 2 : end - 1] != b":":
             cut = start
@@ -212,7 +212,7 @@ def lean(text: bytes) -> bytes:
 
 
 def _shallow(text: Bytes) -> bytes:
-    """JSON with null for whatever is nested deeper than `DEPTH`; each byte is looked at once."""
+    """The same JSON with null for everything nested deeper than `DEPTH`, in one pass."""
     parts: list[Bytes] = []
     depth = kept = 0
     for token in NESTING.finditer(text):
@@ -229,10 +229,10 @@ def _shallow(text: Bytes) -> bytes:
 
 
 class Lines:
-    """Splits a stream of chunks into lines: each byte is looked at once, however long the line.
+    """Splits a stream of chunks into lines, in linear time however long a line is.
 
-    (aiohttp's readline refuses lines longer than its buffer.) An unfinished last line stays inside: a stream that
-    ends in the middle of an event has not delivered it.
+    (aiohttp's readline rejects lines longer than its buffer.) An unfinished last line is never returned: a stream that
+    breaks off within an event has not delivered it.
     """
 
     def __init__(self, most: int = OBJECT_BYTES) -> None:
@@ -241,7 +241,7 @@ class Lines:
         self._held = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """The lines that this chunk completes, without their ends; raises KubeError for one over the limit."""
+        """The lines that this chunk completes, without newlines; raises KubeError for one above the limit."""
         start = 0
         while (end := chunk.find(b"\n", start)) >= 0:
             line = chunk[start:end]
@@ -252,11 +252,11 @@ class Lines:
                 self._held = 0
             start = end + 1
             if len(line) > self._most:
-                raise KubeError(f"a watch event of {len(line)} bytes: more than {self._most} are not accepted")
+                raise KubeError(f"a watch event of {len(line)} bytes is above the limit of {self._most} bytes")
             if line:
                 yield line
         if start < len(chunk):
             self._parts.append(chunk[start:])
             self._held += len(chunk) - start
             if self._held > self._most:
-                raise KubeError(f"a watch event of more than {self._most} bytes is not accepted")
+                raise KubeError(f"a watch event is above the limit of {self._most} bytes")

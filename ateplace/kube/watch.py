@@ -1,27 +1,26 @@
-"""Keep a small local copy of what the API server has, and say what changes.
+"""A reflector: keeps a local copy of one collection of the API server and reports every change.
 
-One life of a watch, repeated for ever:
+The cycle, repeated for ever:
 
     streaming list (watch with sendInitialEvents) ---- end of the list: bookmark ----> events, on the same connection
-         | not offered: ERROR as the first event, 400, 422, or no end in sight              |
+         | not supported: ERROR as the first event, 400, 422, or no such bookmark           |
          v                                                                                  v
     paged list ------------------------------- then watch from its version ----> ended, reset, silent: resume
                                                                                  from the last version seen
     410, also as an event: a full list again                                     (at once when it simply ended)
 
-Being let in again proves nothing: what happened meanwhile is still to be read, and a server that is cut off from its
-storage lets us in as well. A sign of life is an event, a bookmark or a full list. When the last one is too long ago to
-wait for the next bookmark, the watch is not resumed but lists.
+An accepted watch request is no sign of life: events may still be outstanding, and an API server that is cut off from
+etcd accepts it as well. Only an event, a bookmark or a full list is one. If the last is so old that we cannot wait for
+the next bookmark, we list instead of resuming.
 
-What a bookmark proves: the connection works, and nothing up to its version was left out. What it does not prove: that
-this version is the newest. A server that hears nothing from etcd goes on sending the one it has, and a healthy one may
-be many writes behind for minutes where objects of this kind hardly change. So nothing that must be right rests on it.
+A bookmark proves that the connection works and that no event up to its version was left out. It does not prove that
+its version is the newest: an API server that is cut off from etcd repeats its last one, and a healthy one may lag by
+many writes for minutes in a collection that rarely changes. So no decision that must be correct depends on bookmarks.
 
-Nothing is missed: a resumed watch starts where the last one was read to, and where that is impossible a full list is
-compared with what we had. Nothing old follows something newer (`ateplace.kube.store`).
+No change is missed: a resumed watch starts at the last version read, and where that is impossible, a full list is
+compared with `store`. An old event never follows a newer one (`ateplace.kube.store`).
 
-A handler that raises ends `run()` with that exception: a copy that its user did not follow is worse than
-none, and the process is made to be restarted.
+An exception from the handler ends `run()`: its state no longer follows `store`, so the process has to restart.
 """
 
 import asyncio
@@ -45,34 +44,35 @@ T = TypeVar("T", bound=codec.Object)
 R = TypeVar("R")
 
 SILENCE = 0.9
-"""Reconnect after this part of `stale_after` without a byte, before we count as stale. Bookmarks come once a minute,
-except from an API server that has just started: its first ones may take two."""
+"""Reconnect after this fraction of `stale_after` without a byte, before we count as stale. Bookmarks come every minute,
+but the first ones of an API server that has just started may take two."""
 GAP = (1 - SILENCE) / 2
-"""A watch is resumed only if its last proof is not longer ago than this part of `stale_after`: should the new one say
-nothing for as long as that is borne, a list can still be made before we count as stale."""
+"""Resume a watch only if its last sign of life is younger than this fraction of `stale_after`: even if the new watch
+stays silent until we reconnect, there is time left to list before we count as stale."""
 STREAMING_LIST = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
 STREAM_SECONDS = (300, 600)
-"""How long the API server serves one watch: the ends are spread, and load finds its way to new API servers."""
+"""The API server ends each watch after a random time in this range: reconnects are spread, and new API servers get
+their share of the load."""
 SETTLED_SECONDS = 1.0
-"""A watch that ends sooner, and without a word, was not a working one."""
+"""A watch that ends sooner, without an event or a bookmark, has failed, and is retried with backoff."""
 
 ABSENT_SECONDS = 5.0
-"""A collection counts as removed when it was not found for so long: everything in it goes by that, and an API server
-that is just starting, or one of several that lags behind, may not know a CustomResourceDefinition for a moment."""
+"""A collection counts as removed, with all its objects, after 404s for this time: an API server that is starting, or
+that lags behind the others, may not know a CustomResourceDefinition for a moment."""
 
 WARN_SECONDS = 10.0
-"""Least time between two log lines about objects that cannot be read: a tenant may make any number of them."""
+"""Minimum time between two log lines about unreadable objects: a tenant may create any number of them."""
 
 NO_STREAMING_LIST = (NoStreamingList, errors.BadRequest, errors.Invalid)
-"""How servers say it: in the stream, or because they do not know the parameter."""
+"""How API servers reject a streaming list: by an ERROR event, or because they do not know the parameter."""
 
 
 class Watch(Generic[T, R]):
-    """The objects at `path` (a collection), selected by labels and fields, each kept as `project` makes it.
+    """The objects at `path` (a collection), filtered by selectors, each stored as the record that `project` returns.
 
-    `on_change(key, old, new)` is called in the event loop for every difference, when `store` has it already: it
-    must be short, and must not change `store` or a record. The order of calls is the order in which the API
-    server saw the changes, except after a full list, when deletions come first.
+    `on_change(key, old, new)` is called in the event loop for every change, after `store` is updated. It must be short,
+    and must not modify `store` or a record. Calls come in the order in which the API server made the changes; after a
+    full list, deletions come first.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Watch(Generic[T, R]):
         name: str = "",
         may_be_absent: bool = False,
     ) -> None:
-        """`may_be_absent`: the collection itself may be removed (a CustomResourceDefinition). Then there are no such
-        objects, and it is asked for again until it is there."""
+        """`may_be_absent`: the collection itself may not exist (its CustomResourceDefinition was deleted). It is then
+        treated as empty, and retried until it exists."""
         self._kube = kube
         self._path = path
         self._type = type_
@@ -101,7 +101,7 @@ class Watch(Generic[T, R]):
         self._proved = -math.inf
         self._may_be_absent = may_be_absent
         self._missed = math.inf
-        """Since when it has not been found; inf when it is there."""
+        """Since when the collection has been answered with 404; inf while it exists."""
         self._opened = math.inf
         self._connects = 0
         self._selectors: dict[str, str] = {}
@@ -115,7 +115,7 @@ class Watch(Generic[T, R]):
         self.synced = asyncio.Event()
         """Set once the first full list has been delivered."""
         self.trouble = ""
-        """What is wrong; "" while all is well."""
+        """Why the watch fails; "" while it works."""
 
     @property
     def version(self) -> int:
@@ -124,7 +124,7 @@ class Watch(Generic[T, R]):
 
     @property
     def events(self) -> int:
-        """Events read, the items of streaming lists included."""
+        """Events read, including the items of streaming lists."""
         return self._mirror.events
 
     @property
@@ -139,26 +139,26 @@ class Watch(Generic[T, R]):
 
     @property
     def unreadable(self) -> int:
-        """How many objects cannot be read now; what was known of them before stays."""
+        """Number of objects that cannot be read; `store` keeps their last readable state."""
         return len(self._mirror.unreadable)
 
     def staleness(self) -> float:
-        """Seconds since `store` was current for sure: an event, a bookmark, a full list."""
+        """Seconds since the last sign of life: an event, a bookmark or a full list."""
         return time.monotonic() - self._proved if self.synced.is_set() else math.inf
 
     async def run(self) -> None:
-        """Follow for ever; only cancellation, or an exception of the handler, ends it."""
+        """Run until cancelled, or until the handler raises."""
         async with contextlib.aclosing(self._changes()) as batches:
-            # The handler is called here so that none of its exceptions is taken for trouble with the API server.
+            # Call the handler here, so that its exceptions are not mistaken for failures of the API server.
             async for changes in batches:
                 for key, old, new in changes:
                     self._on_change(key, old, new)
 
     async def fresh(self) -> AsyncIterator[tuple[int, str, int, R]]:
-        """A list made now, beside the watch and without touching `store`, to hold against it.
+        """List now, without touching `store`, to compare the two.
 
-        For each object: the list's version, its key, its own version, its record. One that cannot be read has the
-        record that it had.
+        Yields, for each object, the list's version, its key, its own version, and its record; for an unreadable object
+        the record of its last readable state.
         """
         mirror = self._mirror
         async for text, items in self._kube.pages(self._path, self._type, query=self._selectors):
@@ -171,7 +171,7 @@ class Watch(Generic[T, R]):
                     yield codec.version(text), codec.key(meta), codec.version(meta.resource_version), record
 
     async def _changes(self) -> AsyncGenerator[list[Change[R]], None]:
-        """Round after round, with the pause in between that its end calls for."""
+        """The changes of one round after the other, with a delay in between that depends on how the round ended."""
         backoff = Backoff()
         while True:
             signs, self._opened = self._mirror.signs, math.inf
@@ -189,7 +189,7 @@ class Watch(Generic[T, R]):
                 if self._mirror.store or not self.synced.is_set():
                     self._mirror.begin()
                     yield self._mirror.end(0)
-                # Its trouble stays: that there are none is known, and why is worth saying.
+                # An empty `store` is current now. `trouble` stays set: it says why it is empty.
                 self._proved, self._must_list = time.monotonic(), True
                 self.synced.set()
             if failure is not None:
@@ -201,19 +201,19 @@ class Watch(Generic[T, R]):
             await asyncio.sleep(delay)
 
     def _is_absent(self, failure: errors.KubeError | None) -> bool:
-        """Whether there has been no such collection for a while."""
+        """Whether the collection has been missing for `ABSENT_SECONDS`."""
         now = time.monotonic()
         missed = self._may_be_absent and isinstance(failure, errors.NotFound)
         self._missed = min(self._missed, now) if missed else math.inf
         return now - self._missed >= ABSENT_SECONDS
 
     async def _round(self) -> AsyncGenerator[list[Change[R]], None]:
-        """A full list if one is needed, then events for as long as one connection holds."""
+        """List if necessary, then watch until the connection ends."""
         query = {"resourceVersion": str(self._mirror.version)}
         if time.monotonic() - self._proved > GAP * self._kube.cluster.stale_after:
             self._must_list = True
         if self._must_list:
-            # A streaming list that fails, for whatever reason, is followed by a paged one, and the other way round.
+            # Alternate: if a streaming list fails, for whatever reason, the next try is a paged one, and vice versa.
             self._paged, paged = not self._paged, self._paged
             self._mirror.begin()
             if paged:
@@ -254,24 +254,24 @@ class Watch(Generic[T, R]):
                         self._prove()
 
     def _prove(self) -> None:
-        """`store` has just been seen to be current."""
+        """Record a sign of life."""
         self._proved = time.monotonic()
         self._must_list = self._paged = False
         self.synced.set()
         if self.trouble:
-            log.info("watch works again", extra={"watch": self.name})
+            log.info("watch recovered", extra={"watch": self.name})
             self.trouble = ""
 
     def _note(self, failure: errors.KubeError) -> None:
         fields = {"watch": self.name, "error": str(failure)}
         if isinstance(failure, errors.Gone):
-            log.info("watch cannot go on, listing again", extra=fields)
+            log.info("watch expired, listing again", extra=fields)
             self._must_list = True
         elif self._paged and isinstance(failure, NO_STREAMING_LIST):
-            log.info("no streaming list here, taking a paged one", extra=fields)
+            log.info("streaming list not supported, using a paged list", extra=fields)
         else:
             if not self.trouble:
-                log.warning("watch failed, trying again", extra=fields)
+                log.warning("watch failed, retrying", extra=fields)
             self.trouble = str(failure)
 
     def _warn(self, item: codec.Unreadable) -> None:
@@ -279,4 +279,4 @@ class Watch(Generic[T, R]):
         if now - self._warned >= WARN_SECONDS:
             self._warned = now
             fields = {"watch": self.name, "object": codec.key(item.object.metadata), "error": shorten(item.why)}
-            log.warning("object cannot be read: what was known of it stays", extra=fields)
+            log.warning("object cannot be read, keeping its last readable state", extra=fields)
