@@ -1,13 +1,13 @@
-"""What we remember of each object: a few interned strings and numbers, never the object.
+"""Records: what we keep of each object, a few interned strings and numbers and never the object itself.
 
-A project function turns a decoded object (`ateplace.kube.objects`) into its record, or None for "as if it were not
-there". Records are immutable and acyclic, so they are kept out of the garbage collector; strings that many records
-share (namespaces, pools, nodes, label keys) are interned. 5,000 ateoms cost about 2 MiB this way.
+A project function turns a decoded object (`ateplace.kube.objects`) into its record, or into None to ignore it. Records
+are immutable and acyclic, so the garbage collector does not track them; strings that many records share (namespaces,
+pools, nodes, label keys) are interned. 5,000 ateoms take about 2 MiB.
 
-What one object can cost is bounded here, whatever its author wrote: resources by `ateplace.cluster.resources`, lists by
-the limits below, names by the API server. A project function raises ValueError for an object beyond them; it is then
-unreadable (`ateplace.kube.store`), as is one that makes it raise anything else. Times are the exception: a kubelet
-writes them, and one that is none is only not known.
+The size of a record is bounded, whatever the author of its object wrote: resources by `ateplace.cluster.resources`,
+lists by the limits below, names by the API server. If a project function raises, be it ValueError for an object above
+these limits or anything else, the object counts as unreadable (`ateplace.kube.store`). A malformed timestamp, which
+kubelets write, does not make a pod unreadable: it is ignored.
 """
 
 import copy
@@ -54,12 +54,12 @@ FINISHED = frozenset({"Succeeded", "Failed"})
 TEMPLATE_LABEL: Final = "pod-template-hash"
 
 LABELS: Final = 512
-"""So many labels a Node may have, and so many taints."""
+"""Maximum number of labels of a Node, and of its taints."""
 LABEL_BYTES: Final = 64 * 1024
 FINALIZERS: Final = 64
-"""So many a WorkerPool may have: the list is written back whole."""
+"""Maximum number of finalizers of a WorkerPool: we write the whole list back."""
 TEXT: Final = 256
-"""Characters of a text that is only shown, or should be short: more are cut off."""
+"""Maximum length of text that is only displayed, or should be short; longer text is cut off."""
 
 
 class PodRecord(Struct, frozen=True, gc=False):
@@ -71,30 +71,30 @@ class PodRecord(Struct, frozen=True, gc=False):
     pool: str
     """The WorkerPool's name, from the label."""
     pool_uid: str
-    """The WorkerPool's UID, from our label; empty on pods made before we were installed."""
+    """The WorkerPool's UID, from our label; empty on pods older than our webhook."""
     node: str
     """Empty while unbound."""
     shape: Shape
     placeholder: bool = False
     terminating: bool = False
     finished: bool = False
-    """Succeeded or Failed: it takes no room and holds no claim."""
+    """Succeeded or Failed: it takes up no resources and holds no claim."""
     preempted: bool = False
-    """Whether a scheduler has said that it is about to delete it for another pod."""
+    """Whether a scheduler is about to delete it in favour of another pod (condition DisruptionTarget)."""
     refused: bool = False
-    """Unbound, and its scheduler has said that no node will do. It may have been answered one since."""
+    """Unbound, and last reported Unschedulable by its scheduler. Filter may have answered a node since."""
     gated: bool = False
-    """Unbound, and no scheduler looks at it: it has scheduling gates."""
+    """Unbound, with scheduling gates: schedulers ignore it."""
     template: str = ""
-    """The hash of the pod template that it was made from, as its Deployment writes it."""
+    """Its label `pod-template-hash`."""
     nominated: str = ""
-    """The node that its scheduler tries first."""
+    """`status.nominatedNodeName`: the node that its scheduler tries first."""
     waited: float | None = None
-    """Seconds that an ateom was in the `wait-for-atelet` init container; None while that is not over."""
+    """Seconds that an ateom spent in the `wait-for-atelet` init container; None until that has ended."""
 
     @property
     def key(self) -> str:
-        """What people call it."""
+        """`namespace/name`, for messages."""
         return f"{self.namespace}/{self.name}"
 
 
@@ -102,16 +102,16 @@ class NodeRecord(Struct, frozen=True, gc=False):
     name: str
     uid: str
     version: int
-    """Its resourceVersion: on one etcd these are ordered, so that events older than a write of ours are told apart."""
+    """Its resourceVersion. These are ordered (one etcd), so an event older than our last write can be recognized."""
     labelled: bool
     claims: dict[str, str]
-    """Pool UID to the value of its claim."""
+    """Claim values by pool UID."""
     labels: dict[str, str]
     taints: tuple[tuple[str, str, str], ...]
     """(key, value, effect), without PreferNoSchedule."""
     allocatable: Amounts
     slots: int
-    """How many pods it takes."""
+    """Allocatable pods."""
     annotation_bytes: int
     deleting: bool
 
@@ -122,14 +122,14 @@ class AteletRecord(Struct, frozen=True, gc=False):
     daemonset: str
     """The UID of its DaemonSet."""
     node: str
-    """Where it is, or, while it is unbound, where its DaemonSet wants it."""
+    """The node that it is bound to or, while unbound, that its DaemonSet created it for."""
     bound: bool
     ready: bool
     trouble: str
-    """Why it does not run (CrashLoopBackOff, OutOfcpu, Unschedulable…); empty when there is nothing to say."""
+    """Why it does not run (CrashLoopBackOff, OutOfcpu, Unschedulable…); empty if no reason is reported."""
     terminating: bool
     requests: Amounts = ()
-    """What it was admitted with."""
+    """As admitted."""
 
 
 class PoolRecord(Struct, frozen=True, gc=False):
@@ -140,34 +140,34 @@ class PoolRecord(Struct, frozen=True, gc=False):
     deleting: bool
     finalizers: tuple[str, ...]
     headroom: str
-    """The annotation, or the label, as it was written: not necessarily a number."""
+    """The annotation or label, verbatim: not necessarily a number."""
     warm: bool
     """Whether its placeholders hold claims."""
     replicas: int = 0
-    """How many ateoms it should have."""
+    """Desired number of ateoms."""
     rules: PoolRules = NONE
 
 
 class AteletTemplate(Struct, frozen=True, gc=False):
-    """What decides where one atelet DaemonSet can run, and the room it needs there."""
+    """Where the pods of one atelet DaemonSet can run, and the resources that they need there."""
 
     uid: str
     name: str
     selector: tuple[tuple[str, str], ...]
-    """nodeSelector without our own label."""
+    """nodeSelector without our label."""
     gated: bool
-    """Whether the nodeSelector has our label at all."""
+    """Whether the nodeSelector contains our label."""
     terms: tuple[NodeSelectorTerm, ...] | None
-    """Required node affinity: any of these; None when there is none."""
+    """Required node affinity, of which one term must match; None if there is none."""
     tolerations: tuple[Toleration, ...]
     requests: Amounts
     ports: frozenset[tuple[str, int]]
     spec: PodSpec = field(default_factory=PodSpec)
-    """The parts of its pods that `requests` follows from."""
+    """The parts of the pod spec that `requests` is computed from."""
 
 
 class NamespaceRecord(Struct, frozen=True, gc=False):
-    """A Namespace that has a quota of ours: few have one."""
+    """A Namespace with an ateplace quota; others have no record."""
 
     name: str
     uid: str
@@ -177,11 +177,11 @@ class NamespaceRecord(Struct, frozen=True, gc=False):
 class LimitRangeRecord(Struct, frozen=True, gc=False):
     uid: str
     defaults: tuple[tuple[str, str], ...]
-    """What a container requests that says nothing."""
+    """`defaultRequest` of containers."""
 
 
 def pod_record(pod: Pod, pool_label: str = names.POOL_LABEL) -> PodRecord | None:
-    """An ateom's or placeholder's record; None for any other pod, and for a mirror pod whatever its labels say."""
+    """The record of an ateom or placeholder; None for any other pod, and for mirror pods whatever their labels."""
     meta = pod.metadata
     placeholder = meta.label(names.PLACEHOLDER_LABEL)
     pool = placeholder or meta.label(pool_label)
@@ -210,7 +210,7 @@ def pod_record(pod: Pod, pool_label: str = names.POOL_LABEL) -> PodRecord | None
 
 
 def refusal(condition: Condition) -> bool:
-    """Whether a pod's condition says that its scheduler found no node."""
+    """Whether this condition of a pod says that its scheduler found no node."""
     return (condition.type, condition.status, condition.reason) == ("PodScheduled", "False", "Unschedulable")
 
 
@@ -222,7 +222,7 @@ def _waited(status: PodStatus) -> float | None:
                 started, finished = datetime.fromisoformat(ended.started_at), datetime.fromisoformat(ended.finished_at)
                 return max(0.0, (finished - started).total_seconds())
             except (ValueError, TypeError, OverflowError):
-                return None  # the API takes the years 0 and 10000, Python does not
+                return None  # the API accepts the years 0 and 10000, Python does not
     return None
 
 
@@ -264,7 +264,7 @@ def _taint(taint: Taint) -> tuple[str, str, str]:
 
 
 def atelet_record(pod: Pod) -> AteletRecord | None:
-    """An atelet pod's record; None when it has finished or says of no node that it is for that one."""
+    """The record of an atelet pod; None if it has finished, or is for no particular node."""
     status = pod.status
     if status and status.phase in FINISHED:
         return None
@@ -297,7 +297,7 @@ def atelet_record(pod: Pod) -> AteletRecord | None:
 
 
 def _wanted_node(pod: Pod) -> str:
-    """The node that the DaemonSet controller made this pod for: it says so in the pod's affinity."""
+    """The node that the DaemonSet controller created this pod for, from the pod's node affinity."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
     for term in (required.node_selector_terms or ()) if required else ():
@@ -308,7 +308,7 @@ def _wanted_node(pod: Pod) -> str:
 
 
 def _wish(meta: Metadata, key: str) -> str:
-    """What a pool's annotation says, or else its label of the same key: those who clone pools copy labels only."""
+    """A pool's annotation, or else its label of the same key: whatever clones pools may copy labels only."""
     return meta.annotation(key) or meta.label(key)
 
 
@@ -330,16 +330,16 @@ def pool_record(pool: WorkerPool) -> PoolRecord:
 
 
 def namespace_record(namespace: Bare) -> NamespaceRecord | None:
-    """None for one without a quota. Annotations only: whoever may label a Namespace may often not annotate it."""
+    """None without a quota. Only annotations count: permission to set a Namespace's labels is given out more widely."""
     meta = namespace.metadata
     found = quota(meta.annotation)
     return NamespaceRecord(intern(meta.name), meta.uid, found) if found else None
 
 
 def live_atelet_template(daemonset: DaemonSet, selector: LabelSelector) -> AteletTemplate | None:
-    """None for a DaemonSet of other pods, and for one that is being deleted: its controller makes no more pods for it.
+    """None if the pods of the DaemonSet do not match, and if it is being deleted: no more pods are created then.
 
-    Its own labels do not matter: Agent Substrate has not always given it those of its pods.
+    The labels of the DaemonSet itself do not count: not every version of Agent Substrate sets those of its pods there.
     """
     meta = daemonset.spec.template.metadata
     if daemonset.metadata.deletion_timestamp is not None or not selector.matches(meta.labels if meta else None):
@@ -372,7 +372,7 @@ def atelet_template(daemonset: DaemonSet) -> AteletTemplate:
 
 
 def limit_range_record(limit_range: LimitRange) -> LimitRangeRecord | None:
-    """None for one that gives containers no requests."""
+    """None if it has no default requests for containers."""
     found: dict[str, str] = {}
     for item in (limit_range.spec.limits or ()) if limit_range.spec else ():
         if item.type == "Container":
@@ -384,9 +384,9 @@ def limit_range_record(limit_range: LimitRange) -> LimitRangeRecord | None:
 def admitted(
     template: AteletTemplate, ranges: Iterable[LimitRangeRecord], live: Mapping[str, Amounts]
 ) -> AteletTemplate:
-    """The template with the room that its pods will take: what the API server makes of them by the LimitRanges of their
-    namespace, or what pods of it have that are there (`live`, by the DaemonSet's UID), whichever is more. Where several
-    LimitRanges speak of one resource, the API server says not which counts: the largest does here."""
+    """The template with what its pods request after admission: its own requests with the namespace's LimitRanges
+    applied, or those of its existing pods (`live`, by the DaemonSet's UID), whichever are larger. If several
+    LimitRanges have a default for one resource, the API server may apply any of them; we assume the largest."""
     counted = [template.requests, live.get(template.uid, ())]
     for one in ranges:
         spec = copy.deepcopy(template.spec)
