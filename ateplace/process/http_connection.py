@@ -1,19 +1,19 @@
-"""One HTTP connection, with limits: uvicorn's httptools protocol that trusts no client.
+"""One HTTP connection, with limits: uvicorn's httptools protocol, hardened against hostile clients.
 
     (accepted) ──> Idle ──first byte──> Head ──headers end──> Body ──last byte──> Busy ──answer sent──> Idle
                     │                    │                     │                   │
                keep-alive            deadline,             deadline,          pipelined request,
-                 is over          too many bytes        too many bytes       drain: answer, then
+                expires           too many bytes        too many bytes       drain: answer, then
                     v                    v                     v                   v
-                 Closing <───────────  Refused (answered; whatever still comes is thrown away)
+                 Closing <───────────  Refused (answered; further input is discarded)
 
-The application sees a request only when all of it has arrived, so it cannot be held up by a client, and never
-sees one that is too large. There are no timers per request: a connection carries the time at which it is due,
-from the server's coarse clock, and the server's sweep looks at all of them a few times a second. That is also
-cheaper than the timer which uvicorn arms and cancels around each request.
+The application is called only once a request has arrived completely and within the limits, so a slow client cannot
+hold it up. There are no timers per request: each connection has a due time, by the server's coarse clock, and the
+server's sweep checks all of them a few times a second. That is also cheaper than the timer that uvicorn arms and
+cancels around each request.
 
-Requests are not pipelined: a second request that arrives before the first is answered makes that answer the
-connection's last, which HTTP/1.1 allows and which no client of ours ever meets.
+Pipelining is not supported: if a second request arrives before the first is answered, the connection is closed after
+that answer. HTTP/1.1 allows this, and none of our clients pipelines requests.
 """
 
 import asyncio
@@ -35,20 +35,21 @@ from uvicorn.server import ServerState
 log = logging.getLogger(__name__)
 
 LINGER: Final = 1.0
-"""Seconds for a refused client to read why, from the last that it sent, before its connection is closed."""
+"""Seconds from a refused client's last byte until its connection is closed, so that it can read the answer."""
 
 CLOSE: Final = 2.0
-"""Seconds for a close (TLS says goodbye first) before the connection is dropped."""
+"""Seconds for an orderly close (TLS close_notify) before the connection is aborted."""
 
 HEADERS: Final = 100
-"""Headers of one request: three bytes on the wire are two hundred in memory. API servers and schedulers send ten."""
+"""Maximum number of headers of a request: three bytes on the wire take two hundred in memory. API servers and
+schedulers send ten."""
 
 NEVER: Final = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one server takes from its clients; the defaults are those of `settings.Serve`."""
+    """Limits of one server; the defaults are those of `settings.Serve`."""
 
     body_bytes: int
     header_bytes: int = 64 * 1024
@@ -56,19 +57,19 @@ class Limits:
     """Seconds for the TLS handshake, for the first byte, and from a request's first byte to its last."""
     max_connections: int = 512
     per_address: int = 0
-    """Connections of one client address; 0 is no limit but `max_connections`."""
+    """Connections per client address; 0 means no limit except `max_connections`."""
     handshakes: float = 50.0
-    """TLS handshakes a second of one client address, each of which takes a millisecond of the one loop: more wait. A Go
-    client that waits for a connection takes another of its own that becomes idle meanwhile, so an API server with a
-    burst of requests is not held up."""
+    """TLS handshakes per second and client address; further ones wait, since each takes a millisecond of the event
+    loop. This does not delay an API server's burst of requests: a Go client that waits for a new connection uses an
+    existing one that becomes idle meanwhile."""
     handshakes_at_once: int = 100
-    """Those of an address that has made none lately."""
+    """Handshakes that an address may make at once after a pause."""
     held_bytes: int = 64 * 1024 * 1024
-    """Bytes of unfinished and unanswered large requests, all connections together: a process has one memory. Where
-    there are more, unfinished ones are refused, the oldest first."""
+    """Bytes of unfinished and unanswered large requests, over all connections. Above this, unfinished requests are
+    refused, the oldest first."""
     keep_alive: float = 120.0
-    """Seconds between requests. Go's clients keep idle connections for 90 s and do not repeat a POST that
-    meets a closing one, so the server must be the more patient side."""
+    """Seconds that an idle connection is kept. Go clients keep theirs for 90 s, and do not retry a POST that meets a
+    closing connection, so the server has to wait longer."""
 
 
 class Phase(Enum):
@@ -81,15 +82,15 @@ class Phase(Enum):
 
 
 UNFINISHED: Final = frozenset({Phase.HEAD, Phase.BODY, Phase.REFUSED, Phase.CLOSING})
-"""Where a connection waits for its client alone, who owes the rest of a request or an end."""
+"""Phases in which we wait for the client: for the rest of its request, or for its end of the connection to close."""
 
 
 Accepts = Callable[[ssl.SSLObject], str]
-"""Why a client may not stay, judged by its certificate right after the handshake; empty when it may."""
+"""Checks a client's certificate right after the handshake: the reason to reject it, or empty."""
 
 
 class Guard:
-    """What the connections of one server share."""
+    """State that the connections of one server share."""
 
     def __init__(self, limits: Limits, refused: Callable[[str], None], accepts: Accepts | None = None) -> None:
         self.limits = limits
@@ -99,19 +100,18 @@ class Guard:
         self.now = 0.0
         self.held = 0
         self.open: dict[object, str] = {}
-        """A token for every connection from its accept, so that handshakes count, until it is lost; its client's
-        address."""
+        """Client address by connection token, from accept (so that handshakes count) until the connection is lost."""
         self.addresses: Counter[str] = Counter()
-        """How many of them each address has."""
+        """Open connections per client address."""
         self.lost = asyncio.Event()
 
     def remember(self, token: object, address: str) -> None:
-        """A connection was accepted."""
+        """Register an accepted connection."""
         self.open[token] = address
         self.addresses[address] += 1
 
     def forget(self, token: object) -> None:
-        """A connection is gone, or never came about; may be said twice."""
+        """Unregister a connection that was lost, or whose handshake failed; idempotent."""
         address = self.open.pop(token, None)
         if address is not None:
             self.addresses[address] -= 1
@@ -121,7 +121,7 @@ class Guard:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """See the module."""
+    """See the module's docstring."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if accepts is None:
             return
         tls = transport.get_extra_info("ssl_object")
-        reason = "it does not speak TLS" if tls is None else accepts(tls)
+        reason = "it does not use TLS" if tls is None else accepts(tls)
         if reason:
             log.warning("client refused", extra={"reason": reason})
             self.guard.refused("client")
@@ -160,7 +160,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         phase = self.phase
         if phase is Phase.BUSY:
-            # What follows a whole request is not even parsed: the parser would hold an endless header for us.
+            # Do not parse what follows a complete request: the parser would buffer an endless header.
             self.cycle.keep_alive = False
             return
         if phase is Phase.REFUSED:
@@ -183,13 +183,13 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         limits = self.guard.limits
         if self.phase is Phase.HEAD:
-            # A read that also ended an earlier request does not say how much of it is header; it is one read.
+            # If this read also ended an earlier request, how much of it is header is unknown; skip this one read.
             if not self.ended:
                 self.head_bytes += len(data)
             if self.head_bytes > limits.header_bytes:
                 self.refuse(431, "headers")
         elif self.phase is Phase.BODY:
-            # The body itself is counted in on_body; this bounds chunk framing and trailers.
+            # on_body limits the body itself; this limits chunk framing and trailers.
             self.raw_bytes += len(data)
             self.guard.held += len(data)
             if self.raw_bytes > 2 * limits.body_bytes + limits.header_bytes:
@@ -198,8 +198,8 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._share_memory()
 
     def _share_memory(self) -> None:
-        """Refuse unfinished requests until the others fit: the oldest first, because an honest request
-        is complete in no time, and of equally old ones the largest."""
+        """Refuse unfinished requests until the rest fit into `held_bytes`: the oldest first, because an honest request
+        arrives quickly, and of equally old ones the largest."""
         while self.phase is Phase.BODY and self.guard.held > self.guard.limits.held_bytes:
             open_ = (one for one in self.connections if isinstance(one, GuardedProtocol) and one.phase is Phase.BODY)
             min(open_, key=lambda one: (one.due, -one.raw_bytes)).refuse(503, "memory")
@@ -248,7 +248,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.cycle.waiting_for_100_continue = False
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Called by uvicorn at the end of the headers; we wait for the end of the body."""
+        """uvicorn calls this at the end of the headers; we start the task at the end of the body."""
         self.waiting = (cycle, app)
 
     def on_body(self, body: bytes) -> None:
@@ -290,8 +290,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self.guard.forget(self.token)
 
     def refuse(self, status: int, reason: str) -> None:
-        """Answer with a status and throw away what still comes, for as long as a request may take: a close while the
-        client sends would take the answer with it."""
+        """Answer with a status, and discard further input until `request_deadline`: closing the connection while the
+        client still sends would reset it, and the answer would be lost."""
         if self.phase is Phase.REFUSED:
             return
         self.guard.refused(reason)
@@ -304,7 +304,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.write(STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n")
 
     def expire(self) -> None:
-        """The sweep found this connection due."""
+        """Called by the sweep when the connection is due."""
         match self.phase:
             case Phase.IDLE | Phase.REFUSED:
                 self._closing()
@@ -316,17 +316,17 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def counts(self) -> bool:
-        """Whether it takes up room: one that was dropped does not, though its end is a turn of the loop away."""
+        """Whether it counts towards `max_connections`: not after `drop`, although connection_lost comes later."""
         return self.token in self.guard.open
 
     def drop(self) -> None:
-        """Make room for another one, now."""
+        """Abort now, to make room for another connection."""
         self._closing()
         self.guard.forget(self.token)
         self.transport.abort()
 
     def watch_writes(self) -> None:
-        """Called by every sweep: a client that does not read gets as long as one that does not write."""
+        """Called by every sweep: a client that does not read has the same deadline as one that does not send."""
         if self.phase is not Phase.BUSY and self.phase is not Phase.IDLE:
             return
         if self.flow.write_paused != self.stalled:
@@ -337,7 +337,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 self.due = NEVER if self.phase is Phase.BUSY else self.guard.now + self.guard.limits.keep_alive
 
     def shutdown(self) -> None:
-        """Close now when nothing is under way, else after the answer."""
+        """Close now if idle, otherwise after the answer."""
         if self.phase is Phase.IDLE:
             self._closing()
             self.transport.close()
