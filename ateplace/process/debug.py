@@ -1,17 +1,17 @@
 """Opt-in profiling of a running process, on loopback only (`serve.debug_port`).
 
 GET /debug/cpu?seconds=10                    where CPU time goes; `&format=collapsed` for flame graphs
-GET /debug/heap?seconds=30                   what was allocated meanwhile and is still there, by line
+GET /debug/heap?seconds=30                   memory allocated meanwhile and not freed, by line
 GET /debug/tasks                             every asyncio task and where it waits
 
-Off unless asked for, and never on another address: the lines name our own code only, but who can ask can slow us down.
-In a cluster: `kubectl port-forward pod/ateplace-extender-… 6060`, which ends on the pod's loopback address, then
-`curl 'localhost:6060/debug/cpu?seconds=10'`.
+Off by default, and never on another address: a profile reveals nothing but places in the code, but taking one slows
+the process down. In a cluster run `kubectl port-forward pod/ateplace-extender-… 6060`, which connects to the pod's
+loopback address, then `curl 'localhost:6060/debug/cpu?seconds=10'`.
 
-The CPU profile samples the main thread, where everything of ours runs, by a timer that counts CPU time only
-(ITIMER_PROF): an idle process gives no samples, and the cost is a few per cent while it runs. The heap profile is
-tracemalloc's: it makes allocations about half as fast again while it runs, and sees only what is allocated meanwhile.
-In a process that was started with PYTHONTRACEMALLOC=1 it is answered at once and shows all that was allocated since.
+The CPU profile samples the main thread, where all our code runs, by a timer that counts CPU time (ITIMER_PROF): an idle
+process gives no samples, and a profile costs a few per cent. The heap profile is tracemalloc's: allocations are much
+slower while it runs, and it sees only those made meanwhile. In a process started with PYTHONTRACEMALLOC=1 it returns at
+once, and covers everything since the start.
 """
 
 import asyncio
@@ -38,19 +38,19 @@ EVERY: Final = 0.005
 MOST_SECONDS: Final = 300.0
 LINES: Final = 40
 DEPTH: Final = 64
-"""Innermost frames kept of a stack."""
+"""Frames kept of a stack, the innermost."""
 
 Stack = tuple[str, ...]
 Profile = Callable[[float, str], Awaitable[str]]
 
 
 def server(port: int) -> Server:
-    """The debug port; it listens on loopback whatever `serve.host` says."""
+    """The server of the debug port, on loopback regardless of `serve.host`."""
     return Server(application(), host=HOST, port=port, tls=None, limits=LIMITS)
 
 
 def application() -> Starlette:
-    """The pages; one profile at a time."""
+    """The endpoints; one profile at a time."""
     busy = asyncio.Lock()
 
     def page(profile: Profile) -> Callable[[Request], Awaitable[Response]]:
@@ -60,9 +60,9 @@ def application() -> Starlette:
             except ValueError:
                 seconds = 0.0
             if not 0 < seconds <= MOST_SECONDS:
-                return PlainTextResponse(f"seconds must be a number up to {MOST_SECONDS:.0f}\n", 400)
+                return PlainTextResponse(f"seconds must be a number above 0, at most {MOST_SECONDS:.0f}\n", 400)
             if busy.locked():
-                return PlainTextResponse("a profile is being taken already\n", 409)
+                return PlainTextResponse("another profile is running\n", 409)
             async with busy:
                 return PlainTextResponse(await profile(seconds, request.query_params.get("format", "text")))
 
@@ -76,7 +76,7 @@ def application() -> Starlette:
 
 
 async def cpu(seconds: float, form: str = "text") -> str:
-    """Sample the main thread for so long; a table, or `a;b;c 12` a line (collapsed)."""
+    """Sample the main thread for `seconds`; returns a table, or a line `a;b;c 12` per stack (collapsed)."""
     stacks: Counter[Stack] = Counter()
 
     def sample(_: int, frame: FrameType | None) -> None:
@@ -88,7 +88,7 @@ async def cpu(seconds: float, form: str = "text") -> str:
         await asyncio.sleep(seconds)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        # Not `before`: a signal that is still on its way would end the process under the default action.
+        # Never restore SIG_DFL: a signal that is still pending would kill the process.
         signal.signal(signal.SIGPROF, signal.SIG_IGN if before in (signal.SIG_DFL, None) else before)
     if form == "collapsed":
         return "".join(f"{';'.join(stack)} {count}\n" for stack, count in stacks.most_common())
@@ -127,9 +127,9 @@ def _table(stacks: Counter[Stack], seconds: float) -> str:
 
 
 async def heap(seconds: float, _: str = "text") -> str:
-    """Trace allocations for so long; the lines whose allocations are still there, the largest first."""
+    """Trace allocations for `seconds`; returns the lines whose allocations were not freed, the largest first."""
     if tracemalloc.is_tracing():
-        snapshot, since = tracemalloc.take_snapshot(), "since the process began"
+        snapshot, since = tracemalloc.take_snapshot(), "since the process started"
     else:
         tracemalloc.start()
         try:
@@ -140,7 +140,7 @@ async def heap(seconds: float, _: str = "text") -> str:
     snapshot = snapshot.filter_traces([tracemalloc.Filter(False, tracemalloc.__file__)])
     found = snapshot.statistics("lineno")
     whole = sum(one.size for one in found)
-    lines = [f"{whole / 1024:.1f} KiB allocated {since} are still there", "     KiB   blocks  where"]
+    lines = [f"{whole / 1024:.1f} KiB allocated {since} and not freed", "     KiB   blocks  where"]
     lines += [
         f"{one.size / 1024:8.1f} {one.count:8d}  {_short(one.traceback[0].filename)}:{one.traceback[0].lineno}"
         for one in found[:LINES]
@@ -149,7 +149,7 @@ async def heap(seconds: float, _: str = "text") -> str:
 
 
 def tasks() -> str:
-    """A line for each task: its name, and the innermost line of ours or others' where it waits."""
+    """A line per task: its name, and the innermost coroutine and line where it waits."""
     lines = []
     for task in asyncio.all_tasks():
         coroutine: Any = task.get_coro()

@@ -143,5 +143,5 @@ assert tracemalloc.is_tracing()
     environment = os.environ | {"PYTHONTRACEMALLOC": "1"}
     argv = [sys.executable, "-c", code]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True, timeout=60)
-    assert "allocated since the process began are still there" in done.stdout
+    assert "allocated since the process started and not freed" in done.stdout
     assert re.search(r"^\s*9\d\d\.\d\s+\d+\s+<string>:4$", done.stdout, re.MULTILINE), done.stdout
