@@ -1,7 +1,7 @@
-"""The registry of this process, and how to add to it.
+"""The metrics registry of this process, and the functions that add to it.
 
-Each role defines its metrics in its own package, once, at import: `metrics.counter("reviews_total", …)`.
-Label values come from small fixed sets or from pools, never from names of pods.
+Each package defines its own metrics, once, at import: `metrics.counter("reviews_total", …)`. Label values come from
+small fixed sets or are names of pools, never of pods.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ REGISTRY: Final = CollectorRegistry()
 
 ProcessCollector(registry=REGISTRY)
 GCCollector(registry=REGISTRY)
-Info(PREFIX + "build", "Which ateplace this is.", registry=REGISTRY).info({"version": ateplace.__version__})
+Info(PREFIX + "build", "The version of ateplace.", registry=REGISTRY).info({"version": ateplace.__version__})
 
 
 def counter(name: str, documentation: str, labels: Sequence[str] = ()) -> Counter:

@@ -4,9 +4,9 @@
                                                                    ^
                                      SIGTERM, SIGINT, or a supervised task that failed (exit code 1)
 
-On SIGTERM `stopping` is set and readiness ends, but for `serve.drain` seconds everything goes on being
-served, because Services take a moment to send calls elsewhere. Then the roles are left, each with
-`serve.grace` for what is under way. SIGINT (Ctrl-C) skips the drain. A second signal ends the process at once.
+On SIGTERM `stopping` is set and /readyz fails, but requests are served for another `serve.drain` seconds, because
+Services take a moment to route them elsewhere. Then the roles are stopped, each with `serve.grace` for requests in
+flight. SIGINT (Ctrl-C) skips the drain. A second signal exits at once.
 """
 
 import asyncio
@@ -32,12 +32,13 @@ from ateplace.settings import Settings
 log = logging.getLogger(__name__)
 
 COLLECT: Final = (20_000, 20, 20)
-"""Objects made and not freed before the collector looks at the young ones; and how often at the older ones."""
+"""For gc.set_threshold: net allocations between collections of the youngest generation, and how many of those before an
+older one is collected."""
 
 LARGE: Final = 512 * 1024
-"""Bytes from which a block of memory goes back to the system as soon as it is freed. By itself glibc raises this limit
-to the largest block that was ever freed, up to 32 MiB: a few fat objects or long lists, and their buffers stay. Not so
-few that it concerns asyncio's reads from TLS, for which it allocates 256 KiB each, however little there is to read."""
+"""Blocks of at least so many bytes are returned to the system when they are freed. By default glibc raises this limit
+to the largest block ever freed, up to 32 MiB, so after a few large objects or lists their buffers would stay resident.
+It must be above 256 KiB, which asyncio allocates for every read from TLS, however little there is to read."""
 M_MMAP_THRESHOLD: Final = -3
 M_TRIM_THRESHOLD: Final = -1
 
@@ -45,7 +46,7 @@ S = TypeVar("S")
 
 
 class Runtime:
-    """What a role gets from the process it runs in."""
+    """What a process offers its roles."""
 
     def __init__(self, settings: Settings, kube: Kube) -> None:
         self.settings = settings
@@ -61,21 +62,21 @@ class Runtime:
         self.health.add("process", lambda: "stopping" if self.stopping.is_set() else "")
 
     def spawn(self, coro: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run something beside the roles; an exception that escapes it ends the process with 1."""
+        """Run a background task; an exception that escapes it ends the process with exit code 1."""
         task = asyncio.get_running_loop().create_task(coro, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def shared(self, key: type[S], make: Callable[["Runtime"], S]) -> S:
-        """The one object of this class in the process, made by the first who asks."""
+        """The process's only instance of this class, created on first use."""
         if key not in self._shared:
             self._shared[key] = make(self)
         return cast("S", self._shared[key])
 
     @contextlib.asynccontextmanager
     async def serving(self, server: Server) -> AsyncIterator[Server]:
-        """Serve while inside; on the way out take nothing new and finish what is under way."""
+        """Serve within the context; on exit, accept nothing new and finish requests in flight."""
         await server.start()
         self._servers.append(server)
         try:
@@ -85,7 +86,7 @@ class Runtime:
             self._servers.remove(server)
 
     def stop(self, *, hurry: bool = False) -> None:
-        """Begin to end the process; called again, end it at once."""
+        """Begin to shut down; exit at once if called again."""
         if self.stopping.is_set():
             os._exit(1)
         self.hurry = hurry
@@ -97,7 +98,7 @@ class Runtime:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """While inside, `stop` also interrupts the current task: a role may wait long for its certificate."""
+        """Within the context, `stop` also interrupts the current task: a role may wait long for its certificate."""
         task = asyncio.current_task()
         self._interrupt = task
         try:
@@ -111,7 +112,7 @@ class Runtime:
             self._interrupt = None
 
     async def close(self) -> None:
-        """Cancel what was spawned and still runs."""
+        """Cancel the background tasks that still run."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -123,19 +124,19 @@ class Runtime:
         if task.cancelled():
             return
         if error := task.exception():
-            log.critical("a task failed, ending", extra={"task": task.get_name()}, exc_info=error)
+            log.critical("background task failed, exiting", extra={"task": task.get_name()}, exc_info=error)
             self.failed = True
             if not self.stopping.is_set():
                 self.stop(hurry=True)
 
 
 Role = Callable[[Runtime], contextlib.AbstractAsyncContextManager[None]]
-"""Entered: serving. Left: drained and stopped."""
+"""Serves within its context; draining and stopping happen on exit."""
 
 
 def run(settings: Settings, roles: Mapping[str, Role]) -> int:
-    """Run roles in this process until a signal; the exit code."""
-    # What was imported stays, and what a first list brings too: not to be walked through every few hundred objects.
+    """Run roles in this process until a signal; returns the exit code."""
+    # Imported modules and the records of the first lists stay: do not traverse them every few hundred allocations.
     _give_back_large_blocks()
     gc.freeze()
     gc.set_threshold(*COLLECT)
@@ -145,9 +146,9 @@ def run(settings: Settings, roles: Mapping[str, Role]) -> int:
         try:
             return runner.run(_main(settings, roles))
         except AteplaceError as error:
-            log.critical("cannot run", extra={"reason": str(error)})
+            log.critical("fatal error, exiting", extra={"reason": str(error)})
         except OSError as error:
-            log.critical("cannot run", extra={"reason": str(error)}, exc_info=error)
+            log.critical("fatal error, exiting", extra={"reason": str(error)}, exc_info=error)
         return 1
 
 
@@ -165,7 +166,7 @@ async def _main(settings: Settings, roles: Mapping[str, Role]) -> int:
         await health.start()
         stack.push_async_callback(health.stop, 1.0)
         if serve.debug_port:
-            # Hardly any process is asked for it, and every process would pay for the import.
+            # Imported on demand: few processes use it, and the import takes memory.
             debugging = importlib.import_module("ateplace.process.debug").server(serve.debug_port)
             await debugging.start()
             stack.push_async_callback(debugging.stop, 1.0)
@@ -183,8 +184,8 @@ async def _main(settings: Settings, roles: Mapping[str, Role]) -> int:
 
 
 def _give_back_large_blocks() -> None:
-    """Where the C library is not glibc there is nothing to tell it."""
+    """Fix glibc's thresholds (`LARGE`); other C libraries do not have them."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, LARGE)
-        mallopt(M_TRIM_THRESHOLD, 2 * LARGE)  # as glibc sets it along with the other, when it does so by itself
+        mallopt(M_TRIM_THRESHOLD, 2 * LARGE)  # the ratio that glibc itself uses
