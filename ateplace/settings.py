@@ -37,7 +37,8 @@ PAUSE = "registry.k8s.io/pause:3.10@sha256:ee6521f290b2168b6e0935a181d4cff9be1ac
 
 REMOVED = {
     "substrate.atelet_daemonset": "atelet's DaemonSets are found by the labels of their pods now: remove this setting, "
-    "and set substrate.atelet_selector if those are not app=atelet"
+    "and set substrate.atelet_selector if those are not app=atelet",
+    "certs.localhost": "serving certificates are for the names of Services only: remove this setting",
 }
 """Settings of earlier versions: what to do instead."""
 
@@ -236,8 +237,6 @@ class Certs(Group):
     """Seconds after which every pod has a Secret that was written (kubelets look about once a minute)."""
     scheduler_deployment: str = names.SCHEDULER
     """Deployment of the scheduler that calls the extender, restarted when the authority changes."""
-    localhost: bool = False
-    """Whether serving certificates are good for localhost too, for processes outside a cluster."""
     poll: float = Field(1.0, gt=0, le=3600)
     """Seconds between looks at the mounted files."""
 

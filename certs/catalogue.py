@@ -32,7 +32,4 @@ def service_names(service: str, namespace: str) -> tuple[str, str]:
 
 
 def _server(service: str, settings: Settings) -> Wanted:
-    dns: tuple[str, ...] = service_names(service, settings.cluster.namespace)
-    if settings.certs.localhost:
-        return Wanted(Use.SERVER, (*dns, "localhost"), ("127.0.0.1", "::1"))
-    return Wanted(Use.SERVER, dns)
+    return Wanted(Use.SERVER, service_names(service, settings.cluster.namespace))

@@ -17,6 +17,7 @@ from typing import Any
 
 from ateplace import names
 from ateplace.certs import files
+from ateplace.certs.catalogue import service_names
 from ateplace.certs.controller import Keeper
 from ateplace.certs.pem import fingerprint, load_certificates
 from ateplace.certs.rotation import Phase
@@ -37,6 +38,7 @@ SETTLE = 1.5
 CALLS = 10
 """Of the webhook and of the extender each, between any two steps of the change."""
 LATE = 0.5
+PORT = 8443
 LEAVES = (names.WEBHOOK_CERTIFICATE, names.EXTENDER_CERTIFICATE, names.SCHEDULER_CERTIFICATE)
 
 
@@ -124,14 +126,20 @@ async def background(*work: Any) -> AsyncIterator[None]:
         await asyncio.wait(tasks)
 
 
-def configuration(namespace: str, port: int) -> dict[str, Any]:
+def service() -> dict[str, Any]:
+    """The webhook's. Its address is on loopback (`ControlPlane`), where our own server listens."""
+    return {"metadata": {"name": names.WEBHOOK_SERVICE}, "spec": {"ports": [{"port": PORT}]}}
+
+
+def configuration(namespace: str) -> dict[str, Any]:
+    target = {"name": names.WEBHOOK_SERVICE, "namespace": namespace, "path": "/mutate", "port": PORT}
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
     return {
         "metadata": {"name": names.WEBHOOK_CONFIGURATION},
         "webhooks": [
             {
                 "name": "change.ateplace.ate.dev",
-                "clientConfig": {"url": f"https://localhost:{port}/mutate"},
+                "clientConfig": {"service": target},
                 "rules": [rule],
                 "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
                 "sideEffects": "None",
@@ -165,7 +173,7 @@ def test_a_change_of_authority_costs_no_call(
     nodes(1)
     settings = Settings(
         cluster=Cluster(kubeconfig=str(plane.kubeconfig), namespace=namespace, request_timeout=60),
-        certs=Certs(settle=SETTLE, localhost=True),
+        certs=Certs(settle=SETTLE),
     )
     asyncio.run(change(plane, namespace, settings, tmp_path))
 
@@ -174,10 +182,12 @@ async def change(plane: ControlPlane, namespace: str, settings: Settings, root: 
     kube = await Kube.connect(settings.cluster)
     store = Store(kube, namespace)
     keeper = Keeper(kube, settings)
-    webhook = CertificateSource(root / names.WEBHOOK_CERTIFICATE, client_ca=False, names=["localhost"], poll=0.1)
+    name, _ = service_names(names.WEBHOOK_SERVICE, namespace)
+    webhook = CertificateSource(root / names.WEBHOOK_CERTIFICATE, client_ca=False, names=[name], poll=0.1)
     extender = extender_source(root, settings)
     limits = Limits(body_bytes=1 << 20)
-    hook = Server(allow, host="127.0.0.1", port=0, tls=webhook.context, limits=limits)
+    address = plane.api.post(f"/api/v1/namespaces/{namespace}/services", service())["spec"]["clusterIP"]
+    hook = Server(allow, host=address, port=PORT, tls=webhook.context, limits=limits)
     verbs = Server(allow, host="127.0.0.1", port=0, tls=extender.context, limits=limits, accepts=extender.accepts)
     pod = SchedulerPod(root / names.SCHEDULER_CERTIFICATE, extender_name(settings), lambda: verbs.port)
     refusals: list[str] = []
@@ -222,7 +232,7 @@ async def change(plane: ControlPlane, namespace: str, settings: Settings, root: 
             await extender.ready()
             await hook.start()
             await verbs.start()
-            await kube.create(paths.MUTATING_WEBHOOKS.everywhere, configuration(namespace, hook.port), object)
+            await kube.create(paths.MUTATING_WEBHOOKS.everywhere, configuration(namespace), object)
             await kube.create(f"/apis/apps/v1/namespaces/{namespace}/deployments", deployment(), object)
             await steady(keeper)
             async with background(pods_are_replaced()):
