@@ -33,7 +33,7 @@ from ateplace.extender.app import Application, Verbs
 from ateplace.kube import Kube
 from ateplace.process.http_server import Server, limits
 from ateplace.settings import Settings
-from tests.unit.cluster import atelet, node, pod, pool, template
+from bench.records import atelet, node, pod, pool, template
 
 TARGET = 2.0
 UID = "0f0f0f0f-1111-2222-3333-444444444444"
