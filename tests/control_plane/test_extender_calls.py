@@ -1,7 +1,7 @@
 """The extender's calls as the scheduler makes them: what is answered, to whom, and what a refusal costs."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -11,9 +11,7 @@ from ateplace.extender import fit as why
 from ateplace.local import ControlPlane, substrate
 from ateplace.local.scheduling import Scheduling
 from bench.recorder import cpu_seconds
-from tests.placing import OWNER, ateom, call, claims, create, message
-
-Nodes = Callable[..., list[str]]
+from tests.placing import Nodes, ateom, call, claims, create, message, own_nodes
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +23,7 @@ def rig(plane: ControlPlane) -> Iterator[Scheduling]:
 
 @pytest.fixture
 def nodes(nodes: Nodes, namespace: str) -> Nodes:
-    """Nodes that only this test's pods want."""
-    return lambda count, labels=None, **options: nodes(count, labels={OWNER: namespace, **(labels or {})}, **options)
+    return own_nodes(nodes, namespace)
 
 
 @pytest.mark.versions

@@ -3,7 +3,7 @@
 import contextlib
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import yaml
@@ -11,16 +11,15 @@ import yaml
 from ateplace.cluster.records import TEMPLATE_LABEL
 from ateplace.local import ControlPlane, substrate
 from ateplace.local.scheduling import DEPLOY, Scheduling
-from tests.placing import OWNER, atelet_with_requests, ateom, create, where, within_allocatable
+from tests.placing import Nodes, atelet_with_requests, ateom, create, own_nodes, where, within_allocatable
 
-Nodes = Callable[..., list[str]]
 SMALL = {"cpu": "400m", "memory": "64Mi"}
 TEMPLATE = {TEMPLATE_LABEL: "one"}
 
 
 @pytest.fixture
 def nodes(nodes: Nodes, namespace: str) -> Nodes:
-    return lambda count, labels=None, **options: nodes(count, labels={OWNER: namespace, **(labels or {})}, **options)
+    return own_nodes(nodes, namespace)
 
 
 @contextlib.contextmanager

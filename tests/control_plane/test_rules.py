@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,10 +11,9 @@ from ateplace.local import ControlPlane, substrate
 from ateplace.local.api import Object
 from ateplace.local.scheduling import Scheduling
 from bench.recorder import Recorder, bindings
-from tests.placing import OWNER, ateom, call, create, where
+from tests.placing import Nodes, ateom, call, create, own_nodes, where
 from tests.staleness import Binding, Placed, Rules, breaches, staleness
 
-Nodes = Callable[..., list[str]]
 TYPE = "node.kubernetes.io/instance-type"
 
 
@@ -27,8 +26,7 @@ def rig(plane: ControlPlane) -> Iterator[Scheduling]:
 
 @pytest.fixture
 def nodes(nodes: Nodes, namespace: str) -> Nodes:
-    """Nodes that only this test's pods want."""
-    return lambda count, labels=None, **options: nodes(count, labels={OWNER: namespace, **(labels or {})}, **options)
+    return own_nodes(nodes, namespace)
 
 
 def ruled(plane: ControlPlane, namespace: str, **rules: str) -> Object:

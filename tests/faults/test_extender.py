@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,11 +17,12 @@ from ateplace.local.scheduling import Scheduling
 from ateplace.local.witness import Witness
 from tests.faults.meddler import Fate, Meddler, only
 from tests.placing import (
-    OWNER,
+    Nodes,
     atelet_with_requests,
     ateom,
     claims,
     create,
+    own_nodes,
     ready_atelets,
     two_strangers,
     where,
@@ -29,7 +30,6 @@ from tests.placing import (
 )
 from tests.reconciling import Reconciler
 
-Nodes = Callable[..., list[str]]
 SMALL = {"cpu": "400m", "memory": "64Mi"}
 
 pytestmark = pytest.mark.long
@@ -43,7 +43,7 @@ def pool(plane: ControlPlane, namespace: str) -> Object:
 
 @pytest.fixture
 def nodes(nodes: Nodes, namespace: str) -> Nodes:
-    return lambda count, labels=None, **options: nodes(count, labels={OWNER: namespace, **(labels or {})}, **options)
+    return own_nodes(nodes, namespace)
 
 
 def no_leaks(plane: ControlPlane, pool: Object, made: list[str], used: set[str]) -> None:
