@@ -2,7 +2,10 @@
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,7 +13,7 @@ from starlette.routing import Route
 
 from ateplace.process import metrics
 from ateplace.process.http_server import Limits, Server
-from tests.unit.sockets import Running, Tls, answer, request
+from tests.unit.sockets import Running, Tls, answer, request, serving
 
 LIMITS = Limits(body_bytes=100_000, request_deadline=20, max_connections=8)
 
@@ -42,6 +45,17 @@ class App:
         self.entered.set()
         await self.release.wait()
         return Response("slow")
+
+
+def plain_and_tls(limits: Limits) -> Any:
+    """A fixture: a server with these limits, once without and once with TLS."""
+
+    @pytest.fixture(params=["plain", "tls"])
+    def running(request: pytest.FixtureRequest) -> Iterator[Running]:
+        with serving(App().app, limits, TLS if request.param == "tls" else None) as server:
+            yield server
+
+    return running
 
 
 def refused(server: Server, limit: str) -> float:

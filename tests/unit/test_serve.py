@@ -5,7 +5,6 @@ import socket
 import ssl
 import time
 import tracemalloc
-from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -14,20 +13,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ateplace.process.http_server import Limits, Server
-from tests.unit.serving import HASTY, LIMITS, TLS, App, one_answer, refused
+from tests.unit.serving import HASTY, LIMITS, TLS, App, one_answer, plain_and_tls, refused
 from tests.unit.sockets import Running, Tls, answer, closed, loop_thread, request, serving, until
 
-
-@pytest.fixture(params=["plain", "tls"])
-def running(request: pytest.FixtureRequest) -> Any:
-    with serving(App().app, LIMITS, TLS if request.param == "tls" else None) as server:
-        yield server
-
-
-@pytest.fixture(params=["plain", "tls"])
-def hasty(request: pytest.FixtureRequest) -> Any:
-    with serving(App().app, HASTY, TLS if request.param == "tls" else None) as server:
-        yield server
+running = plain_and_tls(LIMITS)
+hasty = plain_and_tls(HASTY)
 
 
 def test_a_connection_is_kept_and_answers_have_a_length(running: Running) -> None:

@@ -6,7 +6,6 @@ import socket
 import ssl
 import threading
 import time
-from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -16,20 +15,11 @@ from starlette.routing import Route
 
 from ateplace.process.http_connection import LINGER
 from ateplace.process.http_server import Limits
-from tests.unit.serving import HASTY, LIMITS, TLS, App, one_answer, refused
+from tests.unit.serving import HASTY, LIMITS, TLS, App, one_answer, plain_and_tls, refused
 from tests.unit.sockets import Running, Tls, answer, closed, request, serving, until
 
-
-@pytest.fixture(params=["plain", "tls"])
-def running(request: pytest.FixtureRequest) -> Any:
-    with serving(App().app, LIMITS, TLS if request.param == "tls" else None) as server:
-        yield server
-
-
-@pytest.fixture(params=["plain", "tls"])
-def hasty(request: pytest.FixtureRequest) -> Any:
-    with serving(App().app, HASTY, TLS if request.param == "tls" else None) as server:
-        yield server
+running = plain_and_tls(LIMITS)
+hasty = plain_and_tls(HASTY)
 
 
 def test_a_body_that_says_it_is_too_large_is_answered_413_before_it_is_sent(running: Running) -> None:
