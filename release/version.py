@@ -16,7 +16,6 @@ PLACES = {
     "Dockerfile": r"(?:ARG VERSION=|ateplace:)v{}",
     "deploy/base/kustomization.yaml": r"^ +newTag: v{}$",
     "deploy/chart/Chart.yaml": r"^(?:appV|v)ersion: {}$",
-    "README.md": r"ateplace:v{}",
     "docs/operations.md": r"ateplace:v{}",
 }
 """Every place that says the version, and how."""
