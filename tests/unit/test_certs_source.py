@@ -1,7 +1,9 @@
 """A source over real TLS: it serves the newest good pair, and nothing bad ever replaces it."""
 
 import asyncio
+import contextlib
 import errno
+import queue
 import ssl
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -257,9 +259,11 @@ def test_a_directory_is_read_whole_while_it_is_turned_over(tmp_path: Path) -> No
         pairs = [issue(ca, SERVER, now(), 1) for _ in range(4)]
         matching = {pair.certificate: pair.key for pair in pairs}
         write(tmp_path, pairs[0], ca)
+        turns: queue.Queue[None] = queue.Queue(files.ATTEMPTS - 2)  # with the one under way fewer than a reader bears
 
         def turn() -> None:
             for index in range(300):
+                turns.get()
                 write(tmp_path, pairs[index % 4], ca)
 
         turning = asyncio.create_task(asyncio.to_thread(turn))
@@ -268,6 +272,9 @@ def test_a_directory_is_read_whole_while_it_is_turned_over(tmp_path: Path) -> No
             material = files.read(tmp_path)
             assert material is not None and matching[material.pair.certificate] == material.pair.key
             reads += 1
+            with contextlib.suppress(queue.Full):
+                while True:
+                    turns.put_nowait(None)
             await asyncio.sleep(0)
         await turning
         assert reads > 10
