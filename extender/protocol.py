@@ -17,8 +17,9 @@ from ateplace.kube.objects import Pod
 
 T = TypeVar("T")
 
-LOOK_UPS: Final = 3
-"""Names looked up in the raw list before it is decoded after all."""
+LOOK_UPS: Final = 12
+"""Names looked up in the raw list before it is decoded after all: of 5,000 names, decoding takes as long as that many
+look-ups, and in a burst the nodes to be claimed ahead are looked up as well."""
 MARK: Final = b',"NodeNames":['
 NULL: Final = msgspec.Raw(b"null")
 CASING: Final = {
