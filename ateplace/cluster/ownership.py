@@ -28,9 +28,10 @@ class Ownership:
         self._pods = tables.pods
         self._pools = tables.pools
         self._named: dict[tuple[str, str], str] = {}
-        self._unlabelled: dict[tuple[str, str], set[str]] = {}
+        self._unlabelled: dict[tuple[str, str], dict[str, None]] = {}
+        """By namespace and pool name, in the order in which they came: `Pool.waiting` has the longest first."""
         self._adopted: dict[str, str] = {}
-        self._unproven: dict[str, set[str]] = {}
+        self._unproven: dict[str, dict[str, None]] = {}
         """Pool UID to the pods that carry it and came before the pool itself."""
         self._forged: set[str] = set()
 
@@ -59,12 +60,12 @@ class Ownership:
         """Remember a pod, and say who owns it."""
         if not record.pool_uid:
             key = (record.namespace, record.pool)
-            self._unlabelled.setdefault(key, set()).add(record.uid)
+            self._unlabelled.setdefault(key, {})[record.uid] = None
             adopter = self._adopted[record.uid] = self._named.get(key, "")
             return adopter
         pool = self._pools.get(record.pool_uid)
         if pool is None or pool.record is None:
-            self._unproven.setdefault(record.pool_uid, set()).add(record.uid)
+            self._unproven.setdefault(record.pool_uid, {})[record.uid] = None
         elif pool.record.namespace != record.namespace:
             self._forged.add(record.uid)
             return ""
@@ -112,7 +113,7 @@ class Ownership:
         return moves
 
 
-def _discard(sets: dict[K, set[str]], key: K, uid: str) -> None:
-    sets[key].discard(uid)
-    if not sets[key]:
-        del sets[key]
+def _discard(known: dict[K, dict[str, None]], key: K, uid: str) -> None:
+    known[key].pop(uid, None)
+    if not known[key]:
+        del known[key]

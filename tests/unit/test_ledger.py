@@ -146,6 +146,14 @@ def test_a_pod_without_the_uid_label_follows_the_pool_that_has_its_name() -> Non
     assert missing(ledger, "n1") == [] and not ledger.pools
 
 
+def test_pods_without_the_uid_label_wait_in_the_order_in_which_they_came() -> None:
+    ledger, came = Ledger(), [f"p{number}" for number in range(40)]
+    for uid in came:
+        ledger.pod_seen(pod(uid, pool_uid=""), 0)
+    ledger.pool_seen(structs.replace(pool("A"), name="pool"), 1)
+    assert list(ledger.pools["A"].waiting) == came
+
+
 @pytest.mark.parametrize("pool_first", [True, False])
 def test_a_pod_with_the_uid_of_a_pool_in_another_namespace_holds_nothing(pool_first: bool) -> None:
     ledger = Ledger()
