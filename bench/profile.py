@@ -25,13 +25,13 @@ from pathlib import Path
 
 import httpx
 
-from ateplace.local import ControlPlane, pki, substrate, webhooks
+from ateplace.local import pki
 from ateplace.local.api import Object
 from ateplace.local.kubeconfig import connect
 from ateplace.local.ports import Reservations
-from ateplace.local.scheduling import Scheduling, environment
+from ateplace.local.scheduling import environment
 from bench import flame, pprof
-from bench.burst import NODE_CPU, SMALL, STOCK, Bench, lease_seconds, stock
+from bench.load import SMALL, STOCK, Bench, stage
 from bench.recorder import cpu_seconds
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -81,15 +81,11 @@ WHERE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 class Profiled(Bench):
     """Takes profiles while pods are created and bound."""
 
-    def __init__(
-        self, plane: ControlPlane, rig: Scheduling, webhook: webhooks.Webhook, ports: Mapping[str, int]
-    ) -> None:
-        super().__init__(plane, rig, webhook)
-        self.ports = ports
-        self.taken: dict[str, Future[Counter[pprof.Stack]]] = {}
-        self.profiled = STOCK
-        self.cpu: dict[str, float] = {}
-        """Milliseconds a pod."""
+    ports: Mapping[str, int]
+    profiled = STOCK
+    taken: Mapping[str, Future[Counter[pprof.Stack]]]
+    cpu: Mapping[str, float]
+    """Milliseconds a pod."""
 
     async def create(
         self, namespace: str, pods: list[Object], patches: int, labels: dict[str, str], rate: float
@@ -145,25 +141,20 @@ def profile(nodes: int, pods: int) -> dict[str, object]:
     reserved = Reservations()
     ports = {name: reserved.port() for name in ("debug", *SAID)}
     figures: dict[str, object] = {}
-    with ControlPlane(lease_seconds=lease_seconds(nodes)) as plane:
-        substrate.install(plane, controller=False)
-        plane.add_nodes(nodes, cpu=str(NODE_CPU // 1000))
-        webhooks.install_access(plane)
-        with Scheduling(plane, serve__debug_port=ports["debug"]) as rig, webhooks.webhook(plane) as webhook:
-            reserved.release()
-            plane.add_scheduler(STOCK, stock(rig), profiled=ports["stock"])
-            bench = Profiled(plane, rig, webhook, ports)
-            for kind, said in SAID.items():
-                bench.profiled = kind
-                if kind != "stock":
-                    plane.stop_scheduler(rig.name)
-                    collects = environment() if kind == "extender" else {}
-                    plane.add_scheduler(rig.name, rig.configuration(), env=collects, profiled=ports[kind])
-                as_ours = "stock" if kind == "stock" else "extender"
-                bench.run(as_ours, 30, SMALL)  # connections, caches
-                bench.run(as_ours, pods, SMALL)
-                load = f"{pods:,} ateoms at once over {nodes:,} nodes, {said}"
-                figures[kind] = {name: drawn(f"{name}: {load}", bench, name, nodes) for name in SHOWN[kind]}
+    with stage(nodes, Profiled, profiled=ports["stock"], serve__debug_port=ports["debug"]) as bench:
+        plane, rig, bench.ports = bench.plane, bench.rig, ports
+        for kind, said in SAID.items():
+            bench.profiled = kind
+            if kind != "stock":
+                plane.stop_scheduler(rig.name)
+                collects = environment() if kind == "extender" else {}
+                plane.add_scheduler(rig.name, rig.configuration(), env=collects, profiled=ports[kind])
+            as_ours = "stock" if kind == "stock" else "extender"
+            bench.run(as_ours, 30, SMALL)  # connections, caches
+            bench.run(as_ours, pods, SMALL)
+            load = f"{pods:,} ateoms at once over {nodes:,} nodes, {said}"
+            figures[kind] = {name: drawn(f"{name}: {load}", bench, name, nodes) for name in SHOWN[kind]}
+    reserved.release()
     return figures
 
 

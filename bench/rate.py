@@ -31,13 +31,13 @@ from pathlib import Path
 from typing import Any
 
 from ateplace import names
-from ateplace.local import ControlPlane, substrate, webhooks
+from ateplace.local import substrate, webhooks
 from ateplace.local.burst import is_ready
 from ateplace.local.program import ateplace
-from ateplace.local.scheduling import Scheduling
-from bench.burst import NAMESPACE, NODE_CPU, SMALL, STOCK, Bench, lease_seconds, stock
+from bench.burst import CPU
 from bench.curves import Curve, draw
 from bench.headroom import bound_with, overprovision
+from bench.load import NAMESPACE, SMALL, STOCK, Bench, stage
 from bench.recorder import Result
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -61,8 +61,6 @@ SLOT = {"cpu": "260m", "memory": "100Mi"}
 """Thirty fit on a node with atelet, and no more without."""
 PATIENCE = 120.0
 """Seconds after which what is not bound yet is left out."""
-CPU = 1.0
-"""Milliseconds of the extender for each pod; not of `warm`, where it also ends a placeholder for each."""
 
 
 @dataclass(frozen=True)
@@ -73,24 +71,11 @@ class Outcome:
     missed: list[str]
 
 
-class Stage:
-    """A plane with so many nodes, and a bench on it."""
-
-    def __init__(self, nodes: int, settings: dict[str, Any]) -> None:
-        self.nodes = nodes
-        self._settings = settings
-
-    def __call__(self, play: Callable[[Bench], Outcome]) -> Outcome:
-        with ControlPlane(lease_seconds=lease_seconds(self.nodes)) as plane:
-            substrate.install(plane, controller=False)
-            plane.add_nodes(self.nodes, cpu=str(NODE_CPU // 1000))
-            webhooks.install_access(plane)
-            with Scheduling(plane, **self._settings) as rig, webhooks.webhook(plane) as webhook:
-                plane.add_scheduler(STOCK, stock(rig))
-                bench = Bench(plane, rig, webhook)
-                for kind in KINDS:
-                    bench.run(kind, 30, SMALL)  # connections, caches
-                return play(bench)
+def on_stage(nodes: int, settings: dict[str, Any], play: Callable[[Bench], Outcome]) -> Outcome:
+    with stage(nodes, Bench, **settings) as bench:
+        for kind in KINDS:
+            bench.run(kind, 30, SMALL)  # connections, caches
+        return play(bench)
 
 
 def sustained(bench: Bench, *, nodes: int, runs: int) -> Outcome:
@@ -180,6 +165,7 @@ def judged(name: str, figures: dict[str, object], ours: list[Result], missed: li
     figures |= {"bound before claimed": sum(one.early for one in ours), "errors": sum(one.errors for one in ours)}
     missed += [f"{name}: {figures[what]} {what}" for what in ("bound before claimed", "errors") if figures[what]]
     cpu = figures["extender CPU ms a pod"]
+    # Where it also ends a placeholder for each pod, it may take more.
     if name != "warm" and isinstance(cpu, float) and cpu > CPU:
         missed.append(f"{name}: the extender takes {cpu} ms of CPU for each pod")
     return Outcome(figures, missed)
@@ -266,7 +252,7 @@ def main() -> int:
         "basic": (5000, partial(basic, runs=options.runs)),
     }
     outcomes = {
-        name: Stage(nodes, settings)(play)
+        name: on_stage(nodes, settings, play)
         for name, (nodes, play) in plays.items()
         if name.partition(" ")[0] in options.cases
     }
